@@ -1,0 +1,1 @@
+"""Says what is wrong with a V100 host, why, and the exact fix."""

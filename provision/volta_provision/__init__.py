@@ -1,0 +1,1 @@
+"""Turns an intent (stack.yaml) into a lock, and a lock into a served host."""
