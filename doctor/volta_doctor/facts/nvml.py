@@ -241,3 +241,10 @@ def errors(facts: object, path: str = "") -> Iterator[tuple[str, NvmlError]]:
     elif isinstance(facts, msgspec.Struct):
         for name in facts.__struct_fields__:
             yield from errors(getattr(facts, name), f"{path}.{name}" if path else name)
+
+
+def collect() -> NvmlFacts:
+    """Ask the driver. Nothing raises: a missing library or driver is recorded in the facts."""
+    from volta_doctor.facts import nvml_table  # only a live host needs pynvml
+
+    return nvml_table.read_host()
