@@ -1,0 +1,1 @@
+"""Quantisers and reference dequantisers in numpy, one file per weight format."""
