@@ -1,0 +1,158 @@
+#!/usr/bin/python
+# Apache-2.0 (see LICENSE)
+"""Refuses a host on which a release could not be made or served, before anything is changed."""
+
+DOCUMENTATION = r"""
+module: volta_preflight
+short_description: Check that a release fits on a host and its port is free
+description:
+  - Checks free disk space (unless the release is already complete) and the port.
+  - Fails with every problem found, each with its remedy. Changes nothing.
+options:
+  root:
+    description: The install root.
+    type: str
+    required: true
+  release:
+    description: The release's directory name.
+    type: str
+    required: true
+  disk_gib:
+    description: Free space in GiB that making the release needs.
+    type: float
+    required: true
+  host:
+    description: The address that the server will bind.
+    type: str
+    required: true
+  port:
+    description: The port that the server will bind.
+    type: int
+    required: true
+author: [Volta]
+"""
+EXAMPLES = r"""
+- name: Refuse what cannot work
+  volta_preflight:
+    root: /opt/volta
+    release: 0123456789ab
+    disk_gib: 3
+    host: 127.0.0.1
+    port: 8000
+"""
+RETURN = r"""
+free_gib:
+  description: Free space at the install root.
+  type: float
+  returned: always
+complete:
+  description: Whether the release is already there.
+  type: bool
+  returned: always
+"""
+
+import os
+import socket
+from pathlib import Path
+
+from ansible.module_utils.basic import AnsibleModule
+
+LISTEN = "0A"
+
+
+def existing_parent(path: Path) -> Path:
+    """Return the nearest ancestor of `path` that exists."""
+    return next(parent for parent in (path, *path.parents) if parent.exists())
+
+
+def port_is_free(host: str, port: int) -> bool:
+    """Try to bind; SO_REUSEADDR as servers use it, so that TIME_WAIT does not count."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError:
+            return False
+    return True
+
+
+def listeners(port: int, proc: Path = Path("/proc")) -> list[tuple[int, str]]:
+    """Return (pid, command line) of the processes that listen on `port`, as far as readable."""
+    inodes = set()
+    for table in (proc / "net/tcp", proc / "net/tcp6"):
+        try:
+            rows = [line.split() for line in table.read_text().splitlines()[1:]]
+        except OSError:
+            continue
+        for row in rows:
+            if row[3] == LISTEN and int(row[1].rsplit(":", 1)[1], 16) == port:
+                inodes.add(f"socket:[{row[9]}]")
+    found = {}
+    for link in proc.glob("[0-9]*/fd/*"):
+        try:
+            if str(link.readlink()) in inodes:
+                process = link.parents[1]
+                words = (process / "cmdline").read_bytes().split(b"\0")
+                found[int(process.name)] = b" ".join(words).decode(errors="replace").strip()
+        except OSError:
+            continue
+    return sorted(found.items())
+
+
+def port_problem(host: str, port: int, root: Path) -> str | None:
+    """Return what is wrong with the port, or None; our own server may hold it."""
+    if port_is_free(host, port):
+        return None
+    owners = listeners(port)
+    if any(f"{root}/" in command for _pid, command in owners):
+        return None
+    named = "; ".join(f"pid {pid}: {command[:120]}" for pid, command in owners)
+    return (
+        f"port {port} on {host} is in use by "
+        f"{named or 'a process of another user (run as root to see which)'}: "
+        "stop it, or set serve.port in stack.yaml"
+    )
+
+
+def disk_problem(root: Path, free_gib: float, need_gib: float) -> str | None:
+    """Return what is wrong with the disk that holds `root`, or None."""
+    place = existing_parent(root)
+    if not os.access(place, os.W_OK):
+        return f"{place} is not writable by this user: run as root, or set preflight_root"
+    if free_gib < need_gib:
+        return (
+            f"{place} has {free_gib:.1f} GiB free, the release needs {need_gib:.1f} GiB: "
+            "free some, or set preflight_root to a directory on a larger disk"
+        )
+    return None
+
+
+def main() -> None:
+    module = AnsibleModule(
+        argument_spec={
+            "root": {"type": "str", "required": True},
+            "release": {"type": "str", "required": True},
+            "disk_gib": {"type": "float", "required": True},
+            "host": {"type": "str", "required": True},
+            "port": {"type": "int", "required": True},
+        },
+        supports_check_mode=True,
+    )
+    root = Path(module.params["root"])
+    complete = (root / "releases" / module.params["release"] / "release.json").exists()
+    space = os.statvfs(existing_parent(root))
+    free = space.f_bavail * space.f_frsize / 2.0**30
+    found = [
+        disk_problem(root, free, 0 if complete else module.params["disk_gib"]),
+        port_problem(module.params["host"], module.params["port"], root),
+    ]
+    problems = [problem for problem in found if problem]
+    result = {"changed": False, "free_gib": round(free, 1), "complete": complete}
+    if problems:
+        module.fail_json(msg=" / ".join(problems), problems=problems, **result)
+    module.exit_json(**result)
+
+
+if __name__ == "__main__":
+    main()
