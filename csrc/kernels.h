@@ -1,0 +1,46 @@
+// The kernels' C interface: pointers, sizes and a stream in, a status out.
+//
+// No launcher allocates, synchronises or uses the default stream, so every one can be captured in a
+// CUDA graph. Callers own all memory and have checked device, type, contiguity and alignment.
+#pragma once
+
+#include <cstdint>
+
+typedef struct CUstream_st* cudaStream_t;  // as in the CUDA runtime's own headers
+
+namespace volta {
+
+// Zero is success, a positive status is a cudaError_t.
+enum Status : int {
+  kOk = 0,
+  kBadShape = -1,  // m, n or k outside what the kernel takes
+  kBadIsa = -2,    // an instruction set this build or this CPU lacks
+};
+
+enum Isa : int { kScalar = 0, kAvx2 = 1 };
+
+}  // namespace volta
+
+extern "C" {
+
+// The best instruction set of this CPU: kAvx2 needs AVX2, FMA and F16C.
+int volta_cpu_isa();
+
+// y[m][n] = sum over k of x[m][k] * W[n][k], in FP32; 1 <= m <= 8, k a multiple of 16.
+//
+// Packed for the CPU, rows come in blocks of 8 (the last one padded). Codes are
+// [n/8][k/16][64]: byte 32h + 16l + 8u + 2r + e of a block and group holds row 4l + r, and in its
+// low and high nibble the columns 8h + 4u + 2e and 8h + 4u + 2e + 1. Scales are [n/8][k/16][8].
+int volta_nvfp4_gemv_cpu(const float* x, const uint8_t* codes, const uint8_t* scales,
+                         const float* row_scale, float* y, int64_t m, int64_t n, int64_t k,
+                         int threads, int isa);
+
+// w[n][k] = W[n][k] in FP32, of the same packed layout.
+int volta_nvfp4_dequantize_cpu(const uint8_t* codes, const uint8_t* scales, const float* row_scale,
+                               float* w, int64_t n, int64_t k, int threads, int isa);
+
+// y[m][n] = sum over k of x[m][k] * w[n][k]; w is FP16, row-major; 1 <= m <= 8, k a multiple of 16.
+int volta_half_gemv_cpu(const float* x, const uint16_t* w, float* y, int64_t m, int64_t n,
+                        int64_t k, int threads, int isa);
+
+}  // extern "C"

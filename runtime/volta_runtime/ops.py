@@ -1,0 +1,313 @@
+"""Quantised linear algebra on torch tensors: the only importer of the compiled kernels.
+
+Activations are float32 on the CPU and float16 on CUDA; sums are float32 on both. Whatever a
+kernel could not survive (a wrong device, dtype, shape, stride or alignment) is refused here.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor
+
+from volta_runtime.errors import VoltaError
+
+_GROUP = 16  # weights that share an E4M3 scale
+_GEMV_MAX_M = 8  # rows of x up to which a GEMV beats dequantise + matmul
+_ROW_BLOCK = 8  # rows per block of the CPU layout
+_NAN = 0x7F  # E4M3 without its sign
+
+# Most bytes of one dequantised slab: about a core's L2 on the CPU, modest beside a model on CUDA.
+_SLAB_BYTES = {"cpu": 2 << 20, "cuda": 64 << 20}
+_DTYPE = {"cpu": torch.float32, "cuda": torch.float16}
+
+
+class KernelsMissingError(VoltaError):
+    """The compiled kernels are absent, or lack what was asked for."""
+
+
+class _Missing:
+    """Stands in for the module, so that importing works and the first use tells what to do."""
+
+    def __init__(self, error: ImportError) -> None:
+        self._error = error
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise KernelsMissingError(
+            "the compiled kernels (volta_runtime._kernels) are missing from this installation: "
+            f"build them with VOLTA_BUILD_KERNELS=1 pip install . ({self._error})"
+        ) from self._error
+
+
+try:
+    from volta_runtime import _kernels
+except ImportError as error:
+    _kernels: Any = _Missing(error)  # type: ignore[no-redef]
+
+
+@dataclass(frozen=True)
+class NVFP4Weight:
+    """An NVFP4 matrix [n, k] packed for one device: W = e2m1(code) · e4m3(scale) · row_scale[n].
+
+    codes: uint8, 4 bits a weight, in the order of the device's kernels (padded).
+    scales: uint8, one E4M3 byte per 16 weights of a row, padded alike.
+    row_scale: float32 [n].
+    """
+
+    codes: Tensor
+    scales: Tensor
+    row_scale: Tensor
+    n: int
+    k: int
+
+
+def kernels_info() -> dict[str, Any]:
+    """What was built: {"cuda": bool, "cpu": "avx2" | "scalar", "archs": [...], "build": str}.
+
+    Raises KernelsMissingError when there are no compiled kernels.
+    """
+    return {
+        "cuda": bool(_kernels.cuda_archs),
+        "cpu": ("scalar", "avx2")[_kernels.cpu_isa],
+        "archs": list(_kernels.cuda_archs),
+        "build": f"gcc {_kernels.compiler}",
+    }
+
+
+def nvfp4_pack(codes: Tensor, block_scales: Tensor, row_scale: Tensor) -> NVFP4Weight:
+    """Pack a matrix for the device it lies on.
+
+    codes: uint8 [N, K/2], the low nibble is the even column. block_scales: float8_e4m3fn, or its
+    bytes as uint8, [N, K/16]. row_scale: float32 [N], a multiplier. Any N; K a multiple of 16.
+    Raises ValueError for other shapes, dtypes or devices and for a NaN scale, and
+    KernelsMissingError when there are no kernels for the device.
+    """
+    _require_kernels(codes.device)
+    if block_scales.dtype == torch.float8_e4m3fn:
+        block_scales = block_scales.view(torch.uint8)
+    if codes.dim() != 2 or codes.shape[0] == 0 or codes.shape[1] == 0 or codes.shape[1] % 8:
+        raise ValueError(
+            f"codes has shape {list(codes.shape)}, needs [N, K/2] with N > 0 and K a multiple of "
+            f"{_GROUP}"
+        )
+    n, k = codes.shape[0], codes.shape[1] * 2
+    _check("codes", codes, codes.device, torch.uint8, (n, k // 2))
+    _check("block_scales", block_scales, codes.device, torch.uint8, (n, k // _GROUP))
+    _check("row_scale", row_scale, codes.device, torch.float32, (n,))
+    nan = (block_scales & _NAN) == _NAN
+    if nan.any():
+        row, group = nan.nonzero()[0].tolist()
+        raise ValueError(
+            f"block_scales holds {int(nan.sum())} NaN of {nan.numel()}, the first in row {row}, "
+            f"group {group}: the checkpoint is corrupt"
+        )
+    to_device = _to_cpu_layout if codes.device.type == "cpu" else _to_cuda_layout
+    return NVFP4Weight(*to_device(codes, block_scales), row_scale, n, k)
+
+
+def nvfp4_unpack(w: NVFP4Weight) -> tuple[Tensor, Tensor]:
+    """The exact inverse of nvfp4_pack: codes uint8 [n, k/2] and block scales uint8 [n, k/16]."""
+    if w.codes.device.type == "cpu":
+        return _from_cpu_layout(w)
+    return (
+        w.codes[:, : w.k // 2].contiguous(),
+        w.scales[:, : w.k // _GROUP].contiguous(),
+    )
+
+
+def nvfp4_dequantize(w: NVFP4Weight, dtype: torch.dtype) -> Tensor:
+    """W [n, k] in the device's own dtype: float32 on the CPU, float16 on CUDA.
+
+    Raises ValueError for another dtype.
+    """
+    native = _DTYPE[w.codes.device.type]
+    if dtype != native:
+        raise ValueError(
+            f"nvfp4_dequantize gives {native} on {w.codes.device.type}, not {dtype}: convert it"
+        )
+    out = torch.empty(w.n, w.k, dtype=dtype, device=w.codes.device)
+    _dequantize_rows(w.codes, w.scales, w.row_scale, out)
+    return out
+
+
+def nvfp4_linear(x: Tensor, w: NVFP4Weight) -> Tensor:
+    """X Wᵀ for x [..., k]: float32 on the CPU, float16 on CUDA; returns [..., n] of x's dtype.
+
+    x must be contiguous, on w's device and, on CUDA, start at a multiple of 16 bytes.
+    Raises ValueError otherwise.
+    """
+    if x.dim() == 0 or x.shape[-1] != w.k:
+        raise ValueError(f"x has shape {list(x.shape)}, needs [..., {w.k}] for W [{w.n}, {w.k}]")
+    # Eager calls skip the dispatcher, which would cost as much as a small kernel.
+    op = torch.ops.volta.nvfp4_linear if torch.compiler.is_compiling() else _nvfp4_linear
+    return op(x, w.codes, w.scales, w.row_scale)  # type: ignore[no-any-return]
+
+
+def half_linear(x: Tensor, w: Tensor) -> Tensor:
+    """X Wᵀ on the CPU for x float32 [..., K] and w float16 [N, K], in float32.
+
+    Both contiguous, K a multiple of 16. Raises ValueError otherwise.
+    """
+    if w.dim() != 2 or w.shape[0] == 0 or w.shape[1] == 0 or w.shape[1] % _GROUP:
+        raise ValueError(
+            f"w has shape {list(w.shape)}, needs [N, K] with N > 0 and K a multiple of {_GROUP}"
+        )
+    n, k = w.shape
+    cpu = torch.device("cpu")
+    _check("w", w, cpu, torch.float16, (n, k))
+    _check("x", x, cpu, torch.float32, (*x.shape[:-1], k))
+    m = x.numel() // k
+    y = x.new_empty(*x.shape[:-1], n)
+    if m > _GEMV_MAX_M:
+        _slab_matmul(x.view(m, k), y.view(m, n), lambda rows, out: out.copy_(w[rows]))
+    elif m:
+        _kernels.half_gemv_cpu(
+            x.data_ptr(), w.data_ptr(), y.data_ptr(), m, n, k, torch.get_num_threads(), _isa()
+        )
+    return y
+
+
+def _nvfp4_linear(x: Tensor, codes: Tensor, scales: Tensor, row_scale: Tensor) -> Tensor:
+    device, n, k = x.device, row_scale.shape[0], x.shape[-1]
+    _require_kernels(device)
+    codes_shape, scales_shape = _packed_shapes(device, n, k)
+    _check("x", x, device, _DTYPE[device.type], x.shape)
+    _check("codes", codes, device, torch.uint8, codes_shape)
+    _check("scales", scales, device, torch.uint8, scales_shape)
+    _check("row_scale", row_scale, device, torch.float32, (n,))
+    m = x.numel() // k
+    y = x.new_empty(*x.shape[:-1], n)
+    if m > _GEMV_MAX_M:
+        unit = _ROW_BLOCK if device.type == "cpu" else 1
+
+        def dequantize(rows: slice, out: Tensor) -> None:
+            packed = slice(rows.start // unit, -(-rows.stop // unit))
+            _dequantize_rows(codes[packed], scales[packed], row_scale[rows], out)
+
+        _slab_matmul(x.view(m, k), y.view(m, n), dequantize)
+    elif m:
+        pointers = [t.data_ptr() for t in (x, codes, scales, row_scale, y)]
+        if device.type == "cpu":
+            _kernels.nvfp4_gemv_cpu(*pointers, m, n, k, torch.get_num_threads(), _isa())
+        else:
+            with torch.cuda.device(device):
+                _kernels.nvfp4_gemv_cuda(*pointers, m, n, k, _stream(device))
+    return y
+
+
+def _dequantize_rows(codes: Tensor, scales: Tensor, row_scale: Tensor, out: Tensor) -> None:
+    """Write all rows of a packed matrix to out [n, k]."""
+    pointers = [t.data_ptr() for t in (codes, scales, row_scale, out)]
+    n, k = out.shape
+    if out.device.type == "cpu":
+        _kernels.nvfp4_dequantize_cpu(*pointers, n, k, torch.get_num_threads(), _isa())
+    else:
+        with torch.cuda.device(out.device):
+            _kernels.nvfp4_dequantize_cuda(*pointers, n, k, _stream(out.device))
+
+
+def _slab_matmul(x: Tensor, y: Tensor, dequantize: Callable[[slice, Tensor], Any]) -> None:
+    """y [m, n] = x [m, k] Wᵀ, with only a slab of W's rows dequantised at a time."""
+    (n, k), kind = (y.shape[1], x.shape[1]), x.device.type
+    fitting = _SLAB_BYTES[kind] // (k * x.element_size())
+    slab = min(n, max(1, fitting // _ROW_BLOCK) * _ROW_BLOCK)
+    weights = x.new_empty(slab, k)
+    for start in range(0, n, slab):
+        rows = slice(start, min(start + slab, n))
+        part = weights[: rows.stop - rows.start]
+        dequantize(rows, part)
+        torch.mm(x, part.T, out=y[:, rows])
+
+
+def _packed_shapes(device: torch.device, n: int, k: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Shapes of codes and scales as packed for the device."""
+    if device.type == "cpu":
+        blocks, groups = -(-n // _ROW_BLOCK), k // _GROUP
+        return (blocks, groups, _ROW_BLOCK * _GROUP // 2), (blocks, groups, _ROW_BLOCK)
+    groups = -(-k // 32) * 2  # a lane's 16 bytes of codes hold two groups
+    return (n, groups * _GROUP // 2), (n, groups)
+
+
+def _to_cpu_layout(codes: Tensor, scales: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows in blocks of eight, the bytes of a tile in the order csrc/kernels.h gives."""
+    n, groups = scales.shape
+    pad = -n % _ROW_BLOCK
+    codes = torch.nn.functional.pad(codes, (0, 0, 0, pad))
+    scales = torch.nn.functional.pad(scales, (0, 0, 0, pad))
+    # [block, l, r, group, h, u] of byte pairs -> [block, group, h, l, u, r]
+    pairs = codes.view(torch.int16).view(-1, 2, 4, groups, 2, 2).permute(0, 3, 4, 1, 5, 2)
+    return (
+        pairs.contiguous().view(torch.uint8).view(-1, groups, _ROW_BLOCK * _GROUP // 2),
+        scales.view(-1, _ROW_BLOCK, groups).transpose(1, 2).contiguous(),
+    )
+
+
+def _from_cpu_layout(w: NVFP4Weight) -> tuple[Tensor, Tensor]:
+    groups = w.k // _GROUP
+    pairs = w.codes.view(torch.int16).view(-1, groups, 2, 2, 2, 4).permute(0, 3, 5, 1, 2, 4)
+    codes = pairs.contiguous().view(torch.uint8).view(-1, w.k // 2)
+    scales = w.scales.transpose(1, 2).reshape(-1, groups)
+    return codes[: w.n].contiguous(), scales[: w.n].contiguous()
+
+
+def _to_cuda_layout(codes: Tensor, scales: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows as they are, padded to whole 16-byte loads of codes."""
+    pad = scales.shape[1] % 2
+    return (
+        torch.nn.functional.pad(codes, (0, pad * _GROUP // 2)).contiguous(),
+        torch.nn.functional.pad(scales, (0, pad)).contiguous(),
+    )
+
+
+def _isa() -> int:
+    return _kernels.cpu_isa
+
+
+def _stream(device: torch.device) -> int:
+    return torch.cuda.current_stream(device).cuda_stream
+
+
+def _require_kernels(device: torch.device) -> None:
+    if device.type == "cuda" and not _kernels.cuda_archs:
+        raise KernelsMissingError(
+            f"the compiled kernels were built without CUDA, but the tensors are on {device}: build "
+            "them with CMAKE_ARGS=-DVOLTA_CUDA=ON VOLTA_BUILD_KERNELS=1 pip install ."
+        )
+    if device.type not in _DTYPE:
+        raise ValueError(f"there are kernels for cpu and cuda, not for {device.type}")
+    _isa()  # so that a missing module is told at packing, not in the middle of a request
+
+
+def _check(
+    name: str,
+    tensor: Tensor,
+    device: torch.device,
+    dtype: torch.dtype,
+    shape: tuple[int, ...],
+) -> None:
+    if (
+        tensor.dtype == dtype
+        and tensor.shape == shape
+        and tensor.device == device
+        and tensor.is_contiguous()
+        and (device.type == "cpu" or tensor.data_ptr() % 16 == 0)
+    ):
+        return
+    raise ValueError(
+        f"{name} is {tensor.dtype} {list(tensor.shape)} on {tensor.device}, strides "
+        f"{list(tensor.stride())}, address {tensor.data_ptr() % 16} past a multiple of 16; "
+        f"needs contiguous {dtype} {list(shape)} on {device}"
+        + (" at a multiple of 16" if device.type == "cuda" else "")
+    )
+
+
+_LIBRARY = torch.library.Library("volta", "DEF")
+_LIBRARY.define("nvfp4_linear(Tensor x, Tensor codes, Tensor scales, Tensor row_scale) -> Tensor")
+for _key in ("CPU", "CUDA"):
+    _LIBRARY.impl("nvfp4_linear", _nvfp4_linear, _key)
+
+
+@torch.library.register_fake("volta::nvfp4_linear", lib=_LIBRARY)
+def _(x: Tensor, codes: Tensor, scales: Tensor, row_scale: Tensor) -> Tensor:
+    return x.new_empty(*x.shape[:-1], row_scale.shape[0])
