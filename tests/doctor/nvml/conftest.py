@@ -1,0 +1,112 @@
+"""Hosts with fake V100s, on which real pynvml runs."""
+
+import importlib.util
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import msgspec
+import pytest
+import volta_doctor
+from volta_doctor.facts.nvml import NvmlFacts
+
+FAKEGPU = Path(__file__).parents[2] / "fakegpu" / "fakegpu.py"
+
+
+def run_python(code: str, env: dict[str, str]) -> bytes:
+    """Run `code` in a process of its own: pynvml loads its library once per process."""
+    package = str(Path(volta_doctor.__file__).parents[1])
+    command = [sys.executable, "-c", code]
+    env = env | {"PYTHONPATH": package}
+    return subprocess.run(command, env=env, check=True, capture_output=True).stdout
+
+
+def collector_facts(env: dict[str, str]) -> NvmlFacts:
+    """What the collector says in that environment."""
+    code = (
+        "import sys, msgspec; from volta_doctor.facts.nvml import collect;"
+        "sys.stdout.buffer.write(msgspec.json.encode(collect()))"
+    )
+    return msgspec.json.decode(run_python(code, env), type=NvmlFacts)
+
+
+@dataclass
+class FakeHost:
+    """A host that is a state file and a library."""
+
+    fakegpu: ModuleType
+    state: Path
+    env: dict[str, str]
+
+    def collect(self) -> NvmlFacts:
+        """The collector's facts of this host."""
+        return collector_facts(self.env)
+
+    def python(self, code: str) -> str:
+        """What `code` prints here, with pynvml initialised and GPU 0's handle in `gpu`."""
+        start = "import pynvml as nvml; nvml.nvmlInit(); gpu = nvml.nvmlDeviceGetHandleByIndex(0)\n"
+        return run_python(start + code, self.env).decode().strip()
+
+    def reboot(self) -> None:
+        """What a reboot does."""
+        self.fakegpu.reboot(self.state)
+
+
+@pytest.fixture(scope="session")
+def fakegpu() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("fakegpu", FAKEGPU)
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="session")
+def library(
+    fakegpu: ModuleType, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[list[str]], Path]:
+    """Directories with the library, each built once: library(functions to leave out)."""
+    built: dict[tuple[str, ...], Path] = {}
+
+    def build(omit: list[str]) -> Path:
+        key = tuple(sorted(omit))
+        if key not in built:
+            built[key] = tmp_path_factory.mktemp("library")
+            fakegpu.build(built[key], omit)
+        return built[key]
+
+    return build
+
+
+@pytest.fixture
+def fake_host(
+    fakegpu: ModuleType, library: Callable[[list[str]], Path], tmp_path: Path
+) -> Callable[..., FakeHost]:
+    """fake_host(snapshot, omit=[...], **facts to replace)."""
+
+    def make(snapshot: str, omit: list[str] | None = None, **replaced: Any) -> FakeHost:
+        facts, lacking = fakegpu.load(snapshot)
+        state = tmp_path / "state"
+        fakegpu.write_state(state, facts | replaced)
+        env = fakegpu.environment(library(lacking + (omit or [])), state)
+        return FakeHost(fakegpu, state, env)
+
+    return make
+
+
+@pytest.fixture
+def broken_library(tmp_path: Path) -> dict[str, str]:
+    """The environment of a host where libnvidia-ml.so.1 cannot be loaded, installed or not."""
+    (tmp_path / "libnvidia-ml.so.1").touch()
+    return os.environ | {"LD_LIBRARY_PATH": str(tmp_path)}
+
+
+@pytest.fixture(scope="session")
+def run_collector() -> Callable[[dict[str, str]], NvmlFacts]:
+    """run_collector(environment): for hosts that are no FakeHost."""
+    return collector_facts
