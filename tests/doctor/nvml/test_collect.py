@@ -1,8 +1,10 @@
 """The collector, through real pynvml, on hosts in every state."""
 
+import itertools
 import json
 import time
 from types import ModuleType
+from typing import Any
 
 import msgspec
 import pytest
@@ -23,6 +25,25 @@ SNAPSHOTS = [
 def test_collects_what_the_host_is(fake_host, fakegpu: ModuleType, snapshot: str):
     facts = fake_host(snapshot).collect()
     assert json.loads(msgspec.json.encode(facts)) == fakegpu.load(snapshot)[0]
+
+
+def renumber(facts: Any, numbers: itertools.count) -> Any:
+    """The facts with a number of its own in place of each."""
+    if isinstance(facts, dict):
+        return {
+            name: item if name in ("index", "error") else renumber(item, numbers)
+            for name, item in facts.items()
+        }
+    if isinstance(facts, list):
+        return [renumber(item, numbers) for item in facts]
+    return next(numbers) if type(facts) is int else facts
+
+
+@pytest.mark.parametrize("snapshot", ["v100-sxm2-16gb-x8", "v100-pcie-32gb-x2"])
+def test_no_reading_is_taken_for_another(fake_host, fakegpu: ModuleType, snapshot: str):
+    gpus = renumber(fakegpu.load(snapshot)[0]["gpus"], itertools.count(1000))
+    facts = fake_host(snapshot, gpus=gpus).collect()
+    assert json.loads(msgspec.json.encode(facts.gpus)) == gpus
 
 
 @pytest.mark.parametrize("code", [9, 15, 18, 999])
