@@ -1,0 +1,75 @@
+"""The Ansible modules' judgement, on made-up trees and real sockets."""
+
+import contextlib
+import importlib
+import socket
+import subprocess
+import sys
+
+import pytest
+
+facts = importlib.import_module("volta_provision.modules.volta_facts")
+preflight = importlib.import_module("volta_provision.modules.volta_preflight")
+
+
+def pci(root, address, vendor, device, class_):
+    path = root / address
+    path.mkdir()
+    for name, value in {"vendor": vendor, "device": device, "class": class_}.items():
+        (path / name).write_text(value + "\n")
+
+
+def test_nvidia_devices_are_cards_not_switches(tmp_path):
+    pci(tmp_path, "0000:3b:00.0", "0x10de", "0x1db1", "0x030200")
+    pci(tmp_path, "0000:5e:00.0", "0x10de", "0x1ac2", "0x068000")  # an NVSwitch
+    pci(tmp_path, "0000:00:02.0", "0x8086", "0x1db1", "0x030000")
+    assert facts.nvidia_devices(tmp_path) == [("0000:3b:00.0", "0x1db1")]
+    assert "0x1db1" in facts.VOLTA_DEVICES
+    assert "0x20b0" not in facts.VOLTA_DEVICES  # an A100
+
+
+HOLD_A_PORT = """
+import socket, time
+holder = socket.create_server(("127.0.0.1", 0))
+print(holder.getsockname()[1], flush=True)
+time.sleep(60)
+"""
+
+
+@contextlib.contextmanager
+def port_holder(*arguments):
+    """A process with the given arguments that listens on a port; yields (pid, port)."""
+    command = [sys.executable, "-c", HOLD_A_PORT, *arguments]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as holder:
+        try:
+            yield holder.pid, int(holder.stdout.readline())
+        finally:
+            holder.kill()
+
+
+def test_a_taken_port_names_its_process(tmp_path):
+    with port_holder() as (pid, port):
+        message = preflight.port_problem("127.0.0.1", port, tmp_path)
+    assert f"port {port} on 127.0.0.1 is in use by pid {pid}" in message
+    assert "serve.port" in message
+
+
+def test_our_own_server_may_hold_the_port(tmp_path):
+    with port_holder(f"{tmp_path}/current/venv/bin/volta-serve") as (_pid, port):
+        assert preflight.port_problem("127.0.0.1", port, tmp_path) is None
+
+
+def test_a_free_port_is_no_problem(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    assert preflight.port_problem("127.0.0.1", port, tmp_path) is None
+
+
+@pytest.mark.parametrize(
+    ("free", "need", "problem"), [(2.9, 3, True), (3.0, 3, False), (0, 0, False)]
+)
+def test_a_small_disk_is_named_with_both_figures(tmp_path, free, need, problem):
+    message = preflight.disk_problem(tmp_path / "opt/volta", free, need)
+    assert bool(message) == problem
+    if problem:
+        assert f"{tmp_path} has 2.9 GiB free, the release needs 3.0 GiB" in message
