@@ -1,5 +1,7 @@
 """The one error of this package."""
 
+from volta_runtime.errors import VoltaError
 
-class ConvertError(Exception):
+
+class ConvertError(VoltaError):
     """The conversion cannot be done; the message names the file, field or tensor and the remedy."""

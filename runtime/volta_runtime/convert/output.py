@@ -30,6 +30,9 @@ def atomic_directory(out: Path) -> Iterator[Path]:
             left.unlink()
         try:
             yield partial
+            for file in partial.iterdir():
+                with file.open("rb") as stream:
+                    os.fsync(stream.fileno())  # else a power cut may keep the name, not the bytes
             partial.rename(out)
         except BaseException:
             shutil.rmtree(partial, ignore_errors=True)

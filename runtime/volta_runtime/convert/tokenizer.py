@@ -36,6 +36,12 @@ def write_tokenizer(source: GGUFSource, directory: Path) -> dict[str, int]:
             f"{source.path}: {len(tokens)} tokens ({len(set(tokens))} distinct) with {len(types)}"
             " token types; the vocabulary is damaged, download it again"
         )
+    if others := set(types) - {TokenType.NORMAL, TokenType.CONTROL}:
+        names = ", ".join(f"{kind} ({TokenType(kind).name})" for kind in sorted(others))
+        raise ConvertError(
+            f"{source.path}: tokenizer.ggml.token_type holds {names}, not supported by this"
+            " version; supported: NORMAL and CONTROL"
+        )
     pairs = [(left, right) for left, _, right in (merge.partition(" ") for merge in merges)]
     try:
         model = models.BPE(vocab={token: i for i, token in enumerate(tokens)}, merges=pairs)
@@ -51,20 +57,21 @@ def write_tokenizer(source: GGUFSource, directory: Path) -> dict[str, int]:
             if kind == TokenType.CONTROL
         ]
     )
-    tokenizer.save(str(directory / "tokenizer.json"))
+    (directory / "tokenizer.json").write_text(tokenizer.to_str(pretty=True), encoding="utf-8")
 
     ids = _special_ids(source, len(tokens))
     config: dict[str, Any] = {
-        "add_bos_token": source.get("tokenizer.ggml.add_bos_token", False),
+        "add_bos_token": False,
         "add_prefix_space": False,
         **{f"{role}_token": tokens[index] for role, index in ids.items()},
-        "chat_template": source.get("tokenizer.chat_template"),
         "clean_up_tokenization_spaces": False,
         "model_max_length": source.require(
             f"{source.require('general.architecture')}.context_length"
         ),
         "tokenizer_class": "PreTrainedTokenizerFast",
     }
+    if template := source.get("tokenizer.chat_template"):
+        config["chat_template"] = template
     (directory / "tokenizer_config.json").write_text(
         json.dumps(config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8"
     )
@@ -73,16 +80,19 @@ def write_tokenizer(source: GGUFSource, directory: Path) -> dict[str, int]:
 
 def _refuse_unknown(source: GGUFSource) -> None:
     for key, supported in (
-        ("tokenizer.ggml.model", ["gpt2"]),
-        ("tokenizer.ggml.pre", list(PRE_TOKENIZERS)),
-        ("tokenizer.ggml.add_bos_token", [False, None]),
+        ("tokenizer.ggml.model", {"gpt2"}),
+        ("tokenizer.ggml.pre", PRE_TOKENIZERS.keys()),
     ):
-        value = source.get(key)
-        if value not in supported:
+        if (value := source.require(key)) not in supported:
             raise ConvertError(
                 f"{source.path}: {key} {value!r} is not supported by this version;"
-                f" supported: {', '.join(map(str, supported))}"
+                f" supported: {', '.join(supported)}"
             )
+    if source.get("tokenizer.ggml.add_bos_token"):
+        raise ConvertError(
+            f"{source.path}: tokenizer.ggml.add_bos_token is set; tokenizers that put a token"
+            " before every text are not supported by this version"
+        )
 
 
 def _special_ids(source: GGUFSource, size: int) -> dict[str, int]:

@@ -82,10 +82,9 @@ def _global_scale(amax: float) -> float:
 def _quantize_rows(weight: F32, global_scale: float) -> tuple[U8, U8]:
     groups = weight.reshape(len(weight), -1, GROUP) * np.float32(global_scale)
     magnitudes: F32 = np.abs(groups)
-    largest: F32 = magnitudes.max(axis=2) / np.float32(E2M1_MAX)
-    scale = _nearest(E4M3, largest)
+    scale = _nearest(E4M3, magnitudes.max(axis=2) / np.float32(E2M1_MAX))
     # A group below the least scale is zero whatever its codes; dividing by infinity makes them 0.
-    divisor = np.where(scale == 0, np.float32(np.inf), E4M3[scale])
+    divisor: F32 = np.where(scale == 0, np.float32(np.inf), E4M3[scale])
     codes = _nearest(E2M1, magnitudes / divisor[..., None])
     codes |= np.left_shift(np.signbit(groups), 3, dtype=np.uint8)
     codes = codes.reshape(len(weight), -1)
