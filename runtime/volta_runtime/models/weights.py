@@ -1,0 +1,110 @@
+"""From a checkpoint's tensors to layers on a device.
+
+Everything is checked against the model's shapes by header alone; then tensors are read one
+module at a time, so that no more than one module is ever held twice.
+"""
+
+from collections.abc import Mapping
+
+import torch
+from safetensors import safe_open
+from torch import Tensor
+
+from volta_runtime import ops
+from volta_runtime.checkpoint import Checkpoint
+from volta_runtime.errors import ModelError
+from volta_runtime.layers import HalfLinear, Linear, NVFP4Linear
+
+Shape = tuple[int, ...]
+
+_SHOWN = 5
+
+
+def _stored(weight_format: str, module: str, shape: Shape) -> dict[str, Shape]:
+    """The tensors that hold a weight of a logical shape in a format, with their shapes."""
+    if weight_format == "nvfp4":
+        n, k = shape
+        return {
+            f"{module}.weight_packed": (n, k // 2),
+            f"{module}.weight_scale": (n, k // 16),
+            f"{module}.weight_global_scale": (1,),
+        }
+    return {f"{module}.weight": shape}
+
+
+class Weights:
+    """Reads a checkpoint's modules as layers on one device."""
+
+    def __init__(self, checkpoint: Checkpoint, device: torch.device) -> None:
+        self.device = device
+        self._checkpoint = checkpoint
+
+    def check(self, shapes: Mapping[str, Shape]) -> None:
+        """Compare the whole checkpoint with the model's modules and their weight shapes.
+
+        Raises ModelError naming missing, unexpected and mis-shaped tensors.
+        """
+        expected: dict[str, Shape] = {}
+        for module, shape in shapes.items():
+            expected |= _stored(self._format(module), module, shape)
+        tensors = self._checkpoint.tensors
+        problems = [f"{name} is missing" for name in expected if name not in tensors]
+        problems += [f"{name} is not part of the model" for name in tensors if name not in expected]
+        problems += [
+            f"{name} has shape {list(tensors[name].shape)}, expected {list(shape)}"
+            for name, shape in expected.items()
+            if name in tensors and tuple(tensors[name].shape) != shape
+        ]
+        if problems:
+            more = len(problems) - _SHOWN
+            raise ModelError(
+                f"{self._checkpoint.path}: the tensors do not fit config.json: "
+                + "; ".join(problems[:_SHOWN])
+                + (f"; and {more} more" if more > 0 else "")
+            )
+
+    def vector(self, module: str) -> Tensor:
+        """A norm's weight, float32."""
+        return self._read(f"{module}.weight").float().to(self.device)
+
+    def half(self, module: str) -> Tensor:
+        """A dense weight as float16; refuses values beyond its range."""
+        name = f"{module}.weight"
+        weight = self._read(name).half()
+        if not weight.isfinite().all():
+            raise ModelError(f"{name}: holds values beyond float16's range (65504); unsupported")
+        return weight.to(self.device)
+
+    def linear(self, *modules: str) -> Linear:
+        """One layer for one module, or for several that read the same input, rows end to end.
+
+        A fused layer keeps each part's global scale: it is a multiplier per output row.
+        """
+        formats = {module: self._format(module) for module in modules}
+        if len(set(formats.values())) > 1:
+            held = ", ".join(f"{module} is {name}" for module, name in formats.items())
+            raise ModelError(f"{self._checkpoint.path}: cannot fuse mixed weight formats: {held}")
+        if formats[modules[0]] == "dense":
+            return HalfLinear(torch.cat([self.half(module) for module in modules]))
+        rows = [
+            self._read(f"{module}.weight_global_scale")
+            .reciprocal()
+            .expand(self._checkpoint.tensors[f"{module}.weight_packed"].shape[0])
+            for module in modules
+        ]
+        codes = torch.cat([self._read(f"{module}.weight_packed") for module in modules])
+        # As bytes, because torch cannot concatenate float8 everywhere.
+        scales = torch.cat(
+            [self._read(f"{module}.weight_scale").view(torch.uint8) for module in modules]
+        )
+        parts = (part.to(self.device) for part in (codes, scales, torch.cat(rows)))
+        return NVFP4Linear(ops.nvfp4_pack(*parts))
+
+    def _format(self, module: str) -> str:
+        return self._checkpoint.modules.get(module, "dense")
+
+    def _read(self, name: str) -> Tensor:
+        # Opened per tensor: a lasting map would keep the file's pages resident.
+        with safe_open(self._checkpoint.tensors[name].file, framework="pt") as file:
+            tensor: Tensor = file.get_tensor(name)
+            return tensor.clone()

@@ -1,0 +1,121 @@
+"""Running the server: load, listen, tell systemd, and leave cleanly on SIGTERM."""
+
+import asyncio
+import contextlib
+import logging
+import signal
+import socket
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import uvicorn
+
+from volta_runtime import env, ops
+from volta_runtime.checkpoint import open_checkpoint
+from volta_runtime.engine import Engine, EngineConfig, Tokenizer
+from volta_runtime.errors import ModelError, VoltaError
+from volta_runtime.models import load_model
+from volta_runtime.server.app import create_app
+from volta_runtime.server.listen import bind, bind_error
+
+log = logging.getLogger(__name__)
+
+# Streams may finish for this long after SIGTERM; then they get an error event.
+_GRACE_S = 3
+_CLOSE_S = 2
+
+
+@dataclass(frozen=True)
+class ServeConfig:
+    """What `volta-serve serve` was asked for."""
+
+    model: Path
+    names: tuple[str, ...]
+    host: str
+    port: int
+    device: str
+    max_model_len: int | None
+    engine: EngineConfig
+    api_key: str | None
+
+
+def serve(config: ServeConfig) -> None:
+    """Serve until SIGTERM or SIGINT. Raises VoltaError or CheckpointError before that."""
+    sock = bind(config.host, config.port)
+    checkpoint = open_checkpoint(config.model)
+    tokenizer = Tokenizer(config.model)
+    device = _device(config.device)
+    log.info("loading %s on %s (kernels: %s)", config.model, device, ops.kernels_info())
+    model = load_model(checkpoint, device, config.max_model_len)
+    engine = Engine(model, tokenizer, config.engine)
+    app = create_app(engine, config.names, config.api_key)
+    server = _Server(
+        uvicorn.Config(
+            app,
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            timeout_graceful_shutdown=_GRACE_S + _CLOSE_S,
+        ),
+        engine,
+        f"serving {', '.join(config.names)} at http://{config.host}:{sock.getsockname()[1]}",
+    )
+    try:
+        asyncio.run(server.serve([sock]))
+    except OSError as error:
+        raise bind_error(config.host, config.port, error) from None
+    finally:
+        engine.stop()
+
+
+def _device(name: str) -> torch.device:
+    """The device to run on; "auto" means CUDA where torch sees a GPU."""
+    available = torch.cuda.is_available()
+    if name == "cuda" and not available:
+        raise ModelError(
+            f"--device cuda: torch {torch.__version__} sees no usable GPU; run volta-doctor check"
+        )
+    device = torch.device("cuda" if available and name != "cpu" else "cpu")
+    if device.type == "cuda" and not ops.kernels_info()["cuda"]:
+        raise VoltaError(
+            "torch sees a GPU, but the compiled kernels were built without CUDA; build them with "
+            "CUDA or pass --device cpu"
+        )
+    return device
+
+
+class _Server(uvicorn.Server):
+    """uvicorn, exiting with 0 on SIGTERM, with systemd told of readiness."""
+
+    def __init__(self, config: uvicorn.Config, engine: Engine, ready: str) -> None:
+        super().__init__(config)
+        self._engine = engine
+        self._ready = ready
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._leave, loop)
+        yield
+
+    def _leave(self, loop: asyncio.AbstractEventLoop) -> None:
+        log.info("stopping: running requests have %d s to finish", _GRACE_S)
+        self.should_exit = True
+        loop.call_later(_GRACE_S, self._engine.abort)
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        log.info("%s", self._ready)
+        notify("READY=1")
+
+
+def notify(state: str) -> None:
+    """Tell systemd, if it asked to be told (sd_notify(3))."""
+    address = env.notify_socket()
+    if address:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sock:
+            sock.connect(address.replace("@", "\0", 1) if address[0] == "@" else address)
+            sock.sendall(state.encode())
