@@ -1,0 +1,5 @@
+"""`python -m volta_doctor`."""
+
+from volta_doctor.cli import main
+
+main()

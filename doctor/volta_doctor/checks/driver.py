@@ -1,0 +1,123 @@
+"""Is the right driver loaded, and does its user-space side fit it?"""
+
+from volta_doctor.catalog import Row, compat
+from volta_doctor.checks.registry import check
+from volta_doctor.facts.model import Facts, Missing
+from volta_doctor.facts.modules import LIBRARY, PROC_VERSION, ModulesFacts
+from volta_doctor.facts.nvml import NvmlFacts
+from volta_doctor.facts.packages import branch_of_version
+from volta_doctor.findings import Evidence, Finding
+
+# nvmlReturn_t (nvml.h)
+_NOT_LOADED, _NO_LIBRARY, _MISMATCH = 9, 12, 18
+
+_GSP_REFUSAL = r"NVRM:.*not supported by open"
+
+
+def version_line(modules: ModulesFacts) -> Evidence:
+    """The first line of /proc/driver/nvidia/version, or its absence."""
+    text = modules.proc_version
+    return Evidence(PROC_VERSION, text.splitlines()[0] if text else "absent", 1 if text else None)
+
+
+def init_result(nvml: NvmlFacts) -> Evidence:
+    """What nvmlInit returned."""
+    error = nvml.init_error
+    return Evidence("nvmlInit", f"{error.error} ({error.text})" if error else "0 (success)")
+
+
+@check("driver-loaded")
+def driver_loaded(facts: Facts, row: Row) -> Finding:
+    """A library without a module, and a module without a library, fail alike."""
+    modules, nvml = facts.modules.need(), facts.nvml.need()
+    seen = (version_line(modules), init_result(nvml))
+    code = nvml.init_error.error if nvml.init_error else 0
+    host = facts.host.data
+    hint = ""
+    if host and host.container:
+        hint = f" This is a {host.container} container: pass the GPUs to it (docker: --gpus all)."
+    if modules.proc_version is None:
+        return row.fail(f"No NVIDIA kernel module is loaded.{hint}", *seen)
+    loaded = f"Module {modules.loaded_version} is loaded"
+    if code == _NO_LIBRARY:
+        return row.fail(f"{loaded}, but {LIBRARY} is not found.{hint}", *seen)
+    if code == _NOT_LOADED:
+        return row.fail(f"{loaded}, yet NVML cannot reach it (9, driver not loaded).{hint}", *seen)
+    if code not in (0, _MISMATCH):
+        return row.unknown(f"{loaded}, but nvmlInit fails with another error.", *seen)
+    return row.ok(f"{loaded}.", *seen)
+
+
+@check("driver-lib-match")
+def driver_lib_match(facts: Facts, row: Row) -> Finding:
+    """After an upgrade without a reboot the old module meets the new library."""
+    modules, nvml = facts.modules.need(), facts.nvml.need()
+    library = modules.libraries[0] if modules.libraries else None
+    seen = [version_line(modules), init_result(nvml)]
+    if library:
+        seen.append(Evidence(library.path, f"version {library.version}"))
+    smi = facts.smi.data
+    said = smi.output if smi and "Driver/library version mismatch" in smi.output else ""
+    if said:
+        seen.append(Evidence("nvidia-smi", said))
+    mismatch = nvml.init_error is not None and nvml.init_error.error == _MISMATCH
+    ours, theirs = modules.loaded_version, library.version if library else None
+    if mismatch or said or (ours and theirs and ours != theirs):
+        return row.fail(
+            f"The loaded module is {ours or 'unknown'}, the library {theirs or 'unknown'}.", *seen
+        )
+    if ours is None:
+        return row.unknown("No NVIDIA kernel module is loaded to compare with.", *seen)
+    if theirs is None:
+        return row.unknown(f"{LIBRARY} was not found, or its version is not in its name.", *seen)
+    return row.ok(f"Module and library are {ours}.", *seen)
+
+
+@check("driver-branch")
+def driver_branch(facts: Facts, row: Row) -> Finding:
+    """Judge the loaded driver, or where none is loaded the one on disk."""
+    modules = facts.modules.need()
+    last = compat().driver.last_branch
+    on_disk = modules.module_for(modules.running_kernel)
+    if modules.loaded_version:
+        version, seen = modules.loaded_version, version_line(modules)
+    elif on_disk and on_disk.version:
+        version, seen = on_disk.version, Evidence(f"modinfo {on_disk.file}", on_disk.version)
+    else:
+        raise Missing("No NVIDIA kernel module is loaded or on disk, so there is no branch.")
+    branch = branch_of_version(version)
+    if branch is None:
+        return row.unknown(f"The driver version {version} names no branch.", seen)
+    if branch > last:
+        return row.fail(f"Driver {version}: branch {branch} no longer supports Volta.", seen)
+    if branch < last:
+        ends = {b.branch: b.ends for b in compat().driver.branches}.get(branch)
+        until = f", which ended in {ends}" if ends else ""
+        return row.warn(
+            f"Driver {version} is from branch {branch}{until}; {last} is the last.", seen
+        )
+    return row.ok(f"Driver {version}.", seen)
+
+
+@check("driver-open-kmod")
+def driver_open_kmod(facts: Facts, row: Row) -> Finding:
+    """The log counts only while no proprietary module is loaded: it keeps what has been mended."""
+    modules = facts.modules.need()
+    on_disk = modules.module_for(modules.running_kernel)
+    seen = [version_line(modules)]
+    licence = on_disk.license if on_disk else None
+    if on_disk and on_disk.file:
+        seen.append(Evidence(f"modinfo {on_disk.file}", f"license: {licence}"))
+    if modules.loaded_open:
+        return row.fail("The loaded module is the open flavour, which cannot drive Volta.", *seen)
+    if licence not in (None, "NVIDIA"):
+        return row.fail(f"The module on disk is the open flavour (license {licence}).", *seen)
+    log = facts.kernel_log.data
+    refusals = log.matching(_GSP_REFUSAL) if log and not modules.proc_version else []
+    if log and refusals:
+        number, line = refusals[-1]
+        seen.append(Evidence(log.source, line.text, number))
+        return row.fail("The kernel log says that the open module refused a GPU.", *seen)
+    if licence is None and not modules.proc_version:
+        return row.unknown("No NVIDIA kernel module is loaded or on disk.", *seen)
+    return row.ok("The module is NVIDIA's proprietary flavour.", *seen)

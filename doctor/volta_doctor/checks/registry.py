@@ -1,0 +1,32 @@
+"""Where check functions register themselves."""
+
+from collections.abc import Callable, Iterable
+
+from volta_doctor.catalog import Row, checks
+from volta_doctor.facts.model import Facts
+from volta_doctor.findings import Finding
+
+CheckFunction = Callable[[Facts, Row], Finding | Iterable[Finding]]
+
+CHECKS: dict[str, CheckFunction] = {}
+
+
+def check(check_id: str) -> Callable[[CheckFunction], CheckFunction]:
+    """Register the function that judges a row of checks.yaml.
+
+    The function is pure: facts and the row in, one finding or one for each subject out. It may
+    rely on the sections that the row needs; for any other fact that it cannot do without it calls
+    `need()`, whose Missing becomes the verdict unknown.
+
+    Raises ValueError for an id that the catalogue does not list or that has a function already.
+    """
+    if check_id not in checks():
+        raise ValueError(f"check {check_id}: no such row in checks.yaml")
+    if check_id in CHECKS:
+        raise ValueError(f"check {check_id}: registered twice")
+
+    def register(function: CheckFunction) -> CheckFunction:
+        CHECKS[check_id] = function
+        return function
+
+    return register

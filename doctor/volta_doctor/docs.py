@@ -1,0 +1,61 @@
+"""Writes what is derived from the catalogue: docs/checks.md and report/schema.json.
+
+python -m volta_doctor.docs
+"""
+
+import json
+from pathlib import Path
+
+import msgspec
+
+from volta_doctor.catalog import Row, checks
+from volta_doctor.report import Report
+
+CHECKS_MD = Path(__file__).parents[2] / "docs/checks.md"
+SCHEMA_JSON = Path(__file__).parent / "report/schema.json"
+
+_HEAD = """# Checks
+
+<!-- Made by `python -m volta_doctor.docs` from doctor/volta_doctor/catalog/checks.yaml. -->
+
+`volta-doctor check` makes these checks. Each gives one of six verdicts: *ok*, *info*, *warn*,
+*fail*, *unknown* (a fact that it needs could not be had; the reason is told) or *skip* (it does
+not apply to this host). Checks marked *GPU* are skipped on a host without an NVIDIA card.
+
+Exit codes: 0 healthy, 1 warnings, 2 failures, 3 could not tell, 64 wrong usage.
+"""
+
+
+def checks_md() -> str:
+    """Return docs/checks.md."""
+    rows = checks().values()
+    areas = list(dict.fromkeys(row.area for row in rows))
+    parts = [_HEAD]
+    for area in areas:
+        parts.append(f"## {area.capitalize()}\n")
+        parts += [_section(row) for row in rows if row.area == area]
+    return "\n".join(parts)
+
+
+def _section(row: Row) -> str:
+    lines = [f"### {row.id}\n", f"{row.title[0].upper()}{row.title[1:]}.{' *GPU*' * row.gpu}\n"]
+    lines += [f"- **{level}**: {text}" for level, text in row.rule.items()]
+    lines.append(f"- needs: {', '.join(row.sections)}")
+    if hidden := [check_id for check_id in row.hides if check_id in checks()]:
+        lines.append(f"- hides: {', '.join(hidden)}")
+    lines.append(f"- fix (risk: {row.risk}): {row.fix}")
+    if row.volta_note:
+        lines.append(f"- on Volta: {row.volta_note}")
+    lines.append(f"- source: {row.source}\n")
+    return "\n".join(lines)
+
+
+def schema_json() -> str:
+    """Return the JSON Schema of `volta-doctor check --format json`."""
+    schema = {"$schema": "https://json-schema.org/draft/2020-12/schema"}
+    return json.dumps(schema | msgspec.json.schema(Report), indent=2) + "\n"
+
+
+if __name__ == "__main__":
+    CHECKS_MD.write_text(checks_md())
+    SCHEMA_JSON.write_text(schema_json())

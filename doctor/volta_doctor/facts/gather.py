@@ -1,0 +1,166 @@
+"""Runs the collectors side by side, each with its own time limit; none can take another down."""
+
+import os
+import select
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime, timezone
+from importlib.metadata import version
+from typing import Any, NamedTuple
+
+import msgspec
+
+from volta_doctor.facts import (
+    dkms,
+    host,
+    kernel_log,
+    modules,
+    nvml,
+    packages,
+    pci,
+    processes,
+    python_env,
+    release,
+    service,
+    smi,
+)
+from volta_doctor.facts.model import SCHEMA, Facts, Section, Snapshot
+from volta_doctor.probe import CannotLook, Probe
+
+_SLOW_COMMAND_S = 10.0
+
+
+class Collector(NamedTuple):
+    """How one section is collected.
+
+    `own_process` is for code that may hang inside the driver: a thread stuck in the kernel would
+    keep this process from ever ending, a child can be left behind.
+    """
+
+    collect: Callable[[Probe], Any]
+    limit_s: float = _SLOW_COMMAND_S
+    own_process: bool = False
+
+
+COLLECTORS: Mapping[str, Collector] = {
+    "host": Collector(host.collect),
+    "pci": Collector(pci.collect),
+    "modules": Collector(modules.collect),
+    "nvml": Collector(lambda _probe: nvml.collect(), own_process=True),
+    "smi": Collector(smi.collect, limit_s=smi.LIMIT_S + 2),
+    "kernel_log": Collector(kernel_log.collect, limit_s=12.0),
+    "packages": Collector(packages.collect),
+    "dkms": Collector(dkms.collect),
+    "processes": Collector(processes.collect, limit_s=processes.SAMPLE_GAP_S + 5),
+    "python_env": Collector(python_env.collect),
+    "release": Collector(release.collect),
+    "service": Collector(service.collect, limit_s=2 * service.HTTP_LIMIT_S + 5),
+}
+
+
+def gather(
+    probe: Probe,
+    sections: Iterable[str] | None = None,
+    collectors: Mapping[str, Collector] = COLLECTORS,
+) -> Snapshot:
+    """Collect the named sections (all by default) and never raise for what a collector does."""
+    taken = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    wanted = [name for name in collectors if sections is None or name in sections]
+    # Children first: forking is safe only while this process has a single thread.
+    tasks = [
+        _start(name, collectors[name], probe)
+        for name in sorted(wanted, key=lambda n: not collectors[n].own_process)
+    ]
+    results = dict(task() for task in tasks)
+    return Snapshot(
+        schema=SCHEMA,
+        tool=f"volta-doctor {version('volta-stack')}",
+        taken=taken,
+        facts=Facts(**results),
+    )
+
+
+def look(collector: Collector, probe: Probe) -> Section[Any]:
+    """Run one collector and turn whatever happens into a section."""
+    started = time.monotonic()
+    try:
+        data = collector.collect(probe)
+    except CannotLook as reason:
+        return Section(ok=False, error=str(reason), seconds=_since(started))
+    except Exception as error:  # a fault in one collector must not hide the other facts
+        text = f"the collector failed: {type(error).__name__}: {error}"
+        return Section(ok=False, error=text, seconds=_since(started))
+    return Section(ok=True, data=data, seconds=_since(started))
+
+
+def _start(name: str, collector: Collector, probe: Probe) -> Callable[[], tuple[str, Section[Any]]]:
+    """Start a collector; the returned call waits for its section, up to the limit."""
+    started = time.monotonic()
+    wait = (_fork if collector.own_process else _thread)(name, collector, probe)
+
+    def finish() -> tuple[str, Section[Any]]:
+        section = wait(max(0.0, started + collector.limit_s - time.monotonic()))
+        if section is None:
+            text = f"no answer within {collector.limit_s:g} s"
+            section = Section(ok=False, error=text, seconds=_since(started))
+        return name, section
+
+    return finish
+
+
+def _thread(
+    _name: str, collector: Collector, probe: Probe
+) -> Callable[[float], Section[Any] | None]:
+    found: list[Section[Any]] = []
+    thread = threading.Thread(target=lambda: found.append(look(collector, probe)), daemon=True)
+    thread.start()
+
+    def wait(seconds: float) -> Section[Any] | None:
+        thread.join(seconds)
+        return found[0] if found else None
+
+    return wait
+
+
+def _fork(name: str, collector: Collector, probe: Probe) -> Callable[[float], Section[Any] | None]:
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.close(reader)
+            with os.fdopen(writer, "wb") as pipe:
+                pipe.write(msgspec.json.encode(look(collector, probe)))
+        finally:
+            os._exit(0)
+    os.close(writer)
+
+    def wait(seconds: float) -> Section[Any] | None:
+        deadline = time.monotonic() + seconds
+        data = b""
+        try:
+            while select.select([reader], [], [], max(0.0, deadline - time.monotonic()))[0]:
+                chunk = os.read(reader, 65536)
+                if not chunk:
+                    os.waitpid(child, 0)
+                    return _decode(name, data)
+                data += chunk
+        finally:
+            os.close(reader)
+        os.kill(child, signal.SIGKILL)  # and do not wait: it may be stuck in the driver
+        return None
+
+    return wait
+
+
+def _decode(name: str, data: bytes) -> Section[Any]:
+    if not data:
+        return Section(ok=False, error="the collector's process died")
+    kind = next(field.type for field in msgspec.structs.fields(Facts) if field.name == name)
+    section: Section[Any] = msgspec.json.decode(data, type=kind)
+    return section
+
+
+def _since(started: float) -> float:
+    return round(time.monotonic() - started, 4)

@@ -1,0 +1,134 @@
+"""The `host` section: operating system, kernel, virtualisation, Secure Boot, memory, boot time."""
+
+import re
+
+import msgspec
+
+from volta_doctor.probe import CannotLook, Probe
+
+_EFI = "/sys/firmware/efi"
+_EFIVARS = f"{_EFI}/efivars"
+# Vendor GUIDs of the UEFI specification and of shim.
+_SECURE_BOOT = "SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
+_SHIM_DISABLED = "MokSBStateRT-605dab50-e046-4300-abb6-3dd810dd8b23"
+
+
+class HostFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The machine and its kernel.
+
+    `virtual` and `secure_boot` are None where the host does not tell. `container` names the
+    runtime as far as it is known. `boot_time` and `time`, the host's clock at the look, are
+    in seconds since the epoch. `enrolled_keys` are the descriptions of the keys that the kernel
+    trusts for modules; only root sees them.
+    """
+
+    system: str = "linux"
+    os_id: str = ""
+    os_version: str = ""
+    os_name: str = ""
+    kernel: str = ""
+    cmdline: str = ""
+    hostname: str = ""
+    virtual: bool | None = None
+    virtual_hint: str = ""
+    container: str | None = None
+    secure_boot: bool | None = None
+    secure_boot_hint: str = ""
+    enrolled_keys: list[str] | None = None
+    ram_bytes: int = 0
+    boot_time: int = 0
+    time: int = 0
+
+
+def parse_os_release(text: str) -> dict[str, str]:
+    """Return the assignments of an os-release file, quotes taken off."""
+    pairs = (line.split("=", 1) for line in text.splitlines() if "=" in line)
+    return {key: value.strip().strip("\"'") for key, value in pairs}
+
+
+def parse_ram(meminfo: str) -> int:
+    """Return MemTotal of /proc/meminfo in bytes."""
+    match = re.search(r"^MemTotal:\s+(\d+) kB", meminfo, re.MULTILINE)
+    return int(match[1]) * 1024 if match else 0
+
+
+def parse_boot_time(stat: str) -> int:
+    """Return the boot time of /proc/stat in seconds since the epoch."""
+    match = re.search(r"^btime (\d+)", stat, re.MULTILINE)
+    return int(match[1]) if match else 0
+
+
+def parse_keys(proc_keys: str) -> list[str]:
+    """Return the descriptions of the asymmetric keys that /proc/keys lists."""
+    return re.findall(r"^.*\basymmetri\s+(.+?): X509", proc_keys, re.MULTILINE)
+
+
+def find_virtual(probe: Probe) -> tuple[bool | None, str]:
+    """Say whether this is a virtual machine, and by what sign."""
+    cpuinfo = probe.text("/proc/cpuinfo")
+    if "microsoft" in probe.text("/proc/sys/kernel/osrelease").lower():
+        return True, "WSL kernel"
+    if re.search(r"^flags\s*:.*\bhypervisor\b", cpuinfo, re.MULTILINE):
+        return True, "/proc/cpuinfo has the flag hypervisor"
+    if re.search(r"^flags\s*:", cpuinfo, re.MULTILINE):
+        return False, "/proc/cpuinfo has no flag hypervisor"
+    if match := re.search(r"^platform\s*:\s*(PowerNV|pSeries)", cpuinfo, re.MULTILINE):
+        return match[1] == "pSeries", f"/proc/cpuinfo names the platform {match[1]}"
+    return None, "/proc/cpuinfo does not tell"
+
+
+def find_container(probe: Probe) -> str | None:
+    """Name the container runtime around this process, or None on a host."""
+    if probe.exists("/.dockerenv"):
+        return "docker"
+    if probe.exists("/run/.containerenv"):
+        return "podman"
+    name = probe.text_or_none("/run/systemd/container")
+    return name.strip() if name else None
+
+
+def find_secure_boot(probe: Probe, container: str | None) -> tuple[bool | None, str]:
+    """Say whether the kernel enforces Secure Boot, and by what sign."""
+    if not probe.exists(_EFI):
+        if container:
+            return None, f"{_EFI} is hidden from this container"
+        return False, f"no {_EFI}: the host started without UEFI"
+    try:
+        state = probe.data(f"{_EFIVARS}/{_SECURE_BOOT}")
+    except CannotLook as reason:
+        return None, str(reason)
+    # Four bytes of attributes, then the value.
+    if state[4:5] != b"\x01":
+        return False, f"{_SECURE_BOOT.split('-')[0]} is 0"
+    shim = f"{_EFIVARS}/{_SHIM_DISABLED}"
+    if probe.exists(shim) and probe.data(shim)[4:5] == b"\x01":
+        return False, "validation is switched off in shim (MokSBStateRT is 1)"
+    return True, f"{_SECURE_BOOT.split('-')[0]} is 1"
+
+
+def collect(probe: Probe) -> HostFacts:
+    """Read the machine's own description of itself."""
+    release = parse_os_release(
+        probe.text_or_none("/etc/os-release") or probe.text("/usr/lib/os-release")
+    )
+    virtual, virtual_hint = find_virtual(probe)
+    container = find_container(probe)
+    secure_boot, secure_boot_hint = find_secure_boot(probe, container)
+    keys = parse_keys(probe.text_or_none("/proc/keys") or "")
+    return HostFacts(
+        os_id=release.get("ID", ""),
+        os_version=release.get("VERSION_ID", ""),
+        os_name=release.get("PRETTY_NAME", ""),
+        kernel=probe.text("/proc/sys/kernel/osrelease").strip(),
+        cmdline=probe.text("/proc/cmdline").strip(),
+        hostname=probe.text("/proc/sys/kernel/hostname").strip(),
+        virtual=virtual,
+        virtual_hint=virtual_hint,
+        container=container,
+        secure_boot=secure_boot,
+        secure_boot_hint=secure_boot_hint,
+        enrolled_keys=keys or None,
+        ram_bytes=parse_ram(probe.text("/proc/meminfo")),
+        boot_time=parse_boot_time(probe.text("/proc/stat")),
+        time=int(probe.time()),
+    )

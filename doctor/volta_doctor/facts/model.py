@@ -1,0 +1,111 @@
+"""A snapshot: every section of facts with its source, its time and, where it failed, why.
+
+One snapshot is one JSON file. It replays to the same verdict on any machine. Newer tools may add
+keys; another `schema` number is refused.
+"""
+
+from typing import Generic, TypeVar
+
+import msgspec
+
+from volta_doctor.facts.dkms import DkmsFacts
+from volta_doctor.facts.host import HostFacts
+from volta_doctor.facts.kernel_log import KernelLogFacts
+from volta_doctor.facts.modules import ModulesFacts
+from volta_doctor.facts.nvml import NvmlFacts
+from volta_doctor.facts.packages import PackagesFacts
+from volta_doctor.facts.pci import PciFacts
+from volta_doctor.facts.processes import ProcessesFacts
+from volta_doctor.facts.python_env import PythonEnvFacts
+from volta_doctor.facts.release import ReleaseFacts
+from volta_doctor.facts.service import ServiceFacts
+from volta_doctor.facts.smi import SmiFacts
+
+SCHEMA = 1
+
+T = TypeVar("T")
+
+
+class Missing(Exception):  # noqa: N818 - it is an answer, not an accident
+    """A check asked for a fact that the snapshot does not hold; the text says why."""
+
+
+class Section(msgspec.Struct, Generic[T], frozen=True, kw_only=True, omit_defaults=True):
+    """One section: `data` when it could be collected (`ok`), else the `error` that says why not.
+
+    `seconds` is how long the collector took.
+    """
+
+    ok: bool
+    seconds: float = 0.0
+    data: T | None = None
+    error: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.ok and self.data is None:
+            raise ValueError("a section that is ok must have data")
+        if not self.ok and not self.error:
+            raise ValueError("a section that is not ok must say its error")
+
+    def need(self) -> T:
+        """Return the data. Raises Missing with the reason where there is none."""
+        if self.data is None:
+            raise Missing(self.error or "not collected")
+        return self.data
+
+
+def absent() -> "Section[T]":
+    """Stand for a section that a snapshot does not hold."""
+    return Section(ok=False, error="the snapshot has no such section")
+
+
+class Facts(msgspec.Struct, frozen=True, kw_only=True):
+    """All sections. To add one: a module in this package, a field here, a row in gather.py."""
+
+    host: Section[HostFacts] = msgspec.field(default_factory=absent)
+    pci: Section[PciFacts] = msgspec.field(default_factory=absent)
+    modules: Section[ModulesFacts] = msgspec.field(default_factory=absent)
+    nvml: Section[NvmlFacts] = msgspec.field(default_factory=absent)
+    smi: Section[SmiFacts] = msgspec.field(default_factory=absent)
+    kernel_log: Section[KernelLogFacts] = msgspec.field(default_factory=absent)
+    packages: Section[PackagesFacts] = msgspec.field(default_factory=absent)
+    dkms: Section[DkmsFacts] = msgspec.field(default_factory=absent)
+    processes: Section[ProcessesFacts] = msgspec.field(default_factory=absent)
+    python_env: Section[PythonEnvFacts] = msgspec.field(default_factory=absent)
+    release: Section[ReleaseFacts] = msgspec.field(default_factory=absent)
+    service: Section[ServiceFacts] = msgspec.field(default_factory=absent)
+
+
+class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """Facts with who took them and when (`taken`: ISO 8601, UTC)."""
+
+    schema: int
+    tool: str
+    taken: str
+    facts: Facts
+
+
+class _Header(msgspec.Struct):
+    schema: int
+
+
+class SnapshotError(ValueError):
+    """A snapshot that cannot be read; the message names the field and what is wrong with it."""
+
+
+def encode(snapshot: Snapshot) -> bytes:
+    """Return the snapshot as indented JSON."""
+    return msgspec.json.format(msgspec.json.encode(snapshot), indent=1) + b"\n"
+
+
+def decode(data: bytes) -> Snapshot:
+    """Read a snapshot. Raises SnapshotError."""
+    try:
+        schema = msgspec.json.decode(data, type=_Header).schema
+        if schema != SCHEMA:
+            raise SnapshotError(
+                f"the snapshot has schema {schema}, this volta-doctor reads schema {SCHEMA}"
+            )
+        return msgspec.json.decode(data, type=Snapshot)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise SnapshotError(f"not a snapshot: {error}") from error

@@ -1,0 +1,93 @@
+"""Facts → findings: runs the checks, folds consequences under causes, ranks what is left."""
+
+from collections.abc import Iterable
+
+from msgspec import structs
+
+from volta_doctor.catalog import Row, checks
+from volta_doctor.checks import CHECKS
+from volta_doctor.facts.model import Facts, Missing, Section
+from volta_doctor.findings import HOST, SEVERITY, Finding, Status
+from volta_doctor.profile import Profile
+
+_FOUND = (Status.FAIL, Status.WARN, Status.INFO)
+_PROBLEM = (*_FOUND, Status.UNKNOWN)
+
+
+def sections_of(rows: Iterable[Row]) -> set[str]:
+    """Return the sections to collect for these checks, with those that tell the profile."""
+    needed = {section for row in rows for section in row.sections}
+    # Evidence that a rule may use although it can do without.
+    return needed | {"host", "pci", "release", "kernel_log"}
+
+
+def judge(facts: Facts, rows: Iterable[Row], profile: Profile) -> list[Finding]:
+    """Return the findings of the given checks, rank 1 first."""
+    findings = [finding for row in rows for finding in examine(facts, row, profile)]
+    return rank(fold(findings))
+
+
+def examine(facts: Facts, row: Row, profile: Profile) -> list[Finding]:
+    """Run one check: skipped where it makes no sense, unknown where a need is not met."""
+    if row.gpu and profile.name == "cpu":
+        return [row.skip(profile.reason)]
+    if row.gpu and profile.name == "unknown":
+        return [row.unknown(profile.reason)]
+    for name in row.sections:
+        section: Section[object] = getattr(facts, name)
+        if not section.ok:
+            return [row.unknown(section.error or "not collected")]
+    try:
+        found = CHECKS[row.id](facts, row)
+        return [found] if isinstance(found, Finding) else list(found)
+    except Missing as reason:
+        return [row.unknown(str(reason))]
+    except Exception as error:  # a fault in one check must not hide the others' findings
+        return [row.unknown(f"the check itself failed: {type(error).__name__}: {error}")]
+
+
+def fold(findings: list[Finding]) -> list[Finding]:
+    """Put each consequence under its root cause, as the catalogue's `hides` says."""
+    cause: dict[int, int] = {}
+
+    def root(index: int) -> int:
+        while index in cause:
+            index = cause[index]
+        return index
+
+    for above, parent in enumerate(findings):
+        hidden = checks()[parent.id].hides
+        if parent.status not in _FOUND or not hidden:
+            continue
+        for below, child in enumerate(findings):
+            if (
+                child.id in hidden
+                and child.status in _PROBLEM
+                and SEVERITY.index(parent.status) <= SEVERITY.index(child.status)
+                and (parent.subject == child.subject or HOST in (parent.subject, child.subject))
+                and below not in cause
+                and root(above) != below
+            ):
+                cause[below] = above
+    hides: dict[int, list[str]] = {}
+    for below in cause:
+        ids = hides.setdefault(root(below), [])
+        if findings[below].id not in ids:
+            ids.append(findings[below].id)
+    return [
+        structs.replace(
+            finding,
+            hides=hides.get(index, []),
+            folded_under=findings[root(index)].id if index in cause else None,
+        )
+        for index, finding in enumerate(findings)
+    ]
+
+
+def rank(findings: list[Finding]) -> list[Finding]:
+    """Number the findings: severity first, then root causes, those that explain most first."""
+    ordered = sorted(
+        findings,
+        key=lambda f: (SEVERITY.index(f.status), f.folded_under is not None, -len(f.hides)),
+    )
+    return [structs.replace(finding, rank=number) for number, finding in enumerate(ordered, 1)]

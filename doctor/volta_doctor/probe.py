@@ -1,0 +1,237 @@
+"""The only place that looks at the host: files, commands, HTTP and one RPC.
+
+Collectors ask a `Probe` and never the system itself, so that a test can answer for the host with
+a directory tree and canned command results.
+"""
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+# Tools of the administrator that an ordinary user's PATH may lack (modinfo, dkms).
+_SBIN = ("/usr/local/sbin", "/usr/sbin", "/sbin")
+_RECORD_BYTES = 8192  # the kernel's own limit for one /dev/kmsg record
+_MAX_LINKS = 40  # as many symbolic links as Linux follows before ELOOP
+
+
+class CannotLook(Exception):  # noqa: N818 - it is an answer, not an accident
+    """Why a fact could not be had, in words for the user."""
+
+
+class NobodyThere(CannotLook):
+    """Nothing listens on a socket: it does not exist, or its server has ended."""
+
+
+class Completed(NamedTuple):
+    """A finished command; `exit_code` is None when it was cut off after `seconds`."""
+
+    exit_code: int | None
+    stdout: str
+    stderr: str
+    seconds: float
+
+
+class Answer(NamedTuple):
+    """An HTTP answer; without a `status` no answer came and `error` says why."""
+
+    status: int | None
+    body: str
+    seconds: float
+    error: str | None = None
+
+
+class Probe:
+    """Reads one host. `root` stands before every path; `env` is the caller's environment."""
+
+    def __init__(self, root: Path | str = "/", env: Mapping[str, str] | None = None) -> None:
+        self.root = Path(root)
+        self.env = dict(os.environ if env is None else env)
+
+    def path(self, path: Path | str) -> Path:
+        """Return where the host's absolute `path` really lies."""
+        return self.root / str(path).lstrip("/")
+
+    def data(self, path: Path | str) -> bytes:
+        """Return a file's content. Raises CannotLook with the path and the system's reason."""
+        try:
+            return self.path(path).read_bytes()
+        except OSError as error:
+            raise CannotLook(f"{path}: {error.strerror}") from error
+
+    def text(self, path: Path | str) -> str:
+        """Return a file's content as text; bytes that are not UTF-8 are replaced."""
+        return self.data(path).decode(errors="replace")
+
+    def text_or_none(self, path: Path | str) -> str | None:
+        """Return a file's content, or None where there is no such file."""
+        return self.text(path) if self.exists(path) else None
+
+    def exists(self, path: Path | str) -> bool:
+        """Say whether the path exists. Raises CannotLook where this user may not know."""
+        try:
+            self.path(path).stat()
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        except OSError as error:
+            raise CannotLook(f"{path}: {error.strerror}") from error
+        return True
+
+    def names(self, directory: Path | str) -> list[str]:
+        """Return the sorted names in a directory, none where there is no such directory."""
+        try:
+            return sorted(entry.name for entry in os.scandir(self.path(directory)))
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        except OSError as error:
+            raise CannotLook(f"{directory}: {error.strerror}") from error
+
+    def link(self, path: Path | str) -> str | None:
+        """Return a symbolic link's target as written, or None where there is no link."""
+        try:
+            return str(self.path(path).readlink())
+        except OSError:
+            return None
+
+    def resolve(self, path: Path | str) -> str:
+        """Follow the symbolic links of the last path element, as seen from `root`."""
+        current = str(path)
+        for _ in range(_MAX_LINKS):
+            target = self.link(current)
+            if target is None:
+                return current
+            current = os.path.normpath(Path(current).parent / target)
+        raise CannotLook(f"{path}: too many levels of symbolic links")
+
+    def records(self, path: Path | str) -> list[str]:
+        """Return what a device that gives one record a read holds now, without waiting for more."""
+        found: list[str] = []
+        try:
+            fd = os.open(self.path(path), os.O_RDONLY | os.O_NONBLOCK)
+        except OSError as error:
+            raise CannotLook(f"{path}: {error.strerror}") from error
+        try:
+            while True:
+                try:
+                    record = os.read(fd, _RECORD_BYTES)
+                except BrokenPipeError:
+                    continue  # the kernel overwrote the next record; the one after it follows
+                except BlockingIOError:
+                    return found
+                if not record:
+                    return found
+                found.append(record.decode(errors="replace"))
+        except OSError as error:
+            raise CannotLook(f"{path}: {error.strerror}") from error
+        finally:
+            os.close(fd)
+
+    def which(self, command: str) -> str | None:
+        """Return the path of a command, also from the administrator's directories."""
+        for directory in self._search_path():
+            candidate = f"{directory}/{command}"
+            if directory and os.access(self.path(candidate), os.X_OK):
+                return candidate
+        return None
+
+    def run(self, *argv: str, limit: float) -> Completed:
+        """Run a command for at most `limit` seconds. Raises CannotLook when it cannot start.
+
+        A command stuck in the kernel (a wedged driver) does not die of SIGKILL: it is left behind
+        rather than waited for.
+        """
+        started = time.monotonic()
+        env = self.env | {"LC_ALL": "C", "PATH": ":".join(self._search_path())}
+        try:
+            process = subprocess.Popen(
+                argv,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env=env,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise CannotLook(f"{argv[0]}: {error.strerror}") from error
+        code: int | None
+        try:
+            out, err = process.communicate(timeout=limit)
+            code = process.returncode
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            out, err, code = b"", b"", None
+        seconds = time.monotonic() - started
+        return Completed(code, out.decode(errors="replace"), err.decode(errors="replace"), seconds)
+
+    def get(self, url: str, limit: float) -> Answer:
+        """Ask an HTTP server of this host, never through a proxy, for at most `limit` seconds."""
+        import urllib.error
+        import urllib.request
+
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        started = time.monotonic()
+        try:
+            with opener.open(url, timeout=limit) as response:
+                body = response.read().decode(errors="replace")
+                return Answer(response.status, body, time.monotonic() - started)
+        except urllib.error.HTTPError as error:
+            body = error.read().decode(errors="replace")
+            return Answer(error.code, body, time.monotonic() - started)
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "reason", None) or error
+            return Answer(None, "", time.monotonic() - started, str(reason))
+
+    def rpc(self, socket_path: Path | str, method: str, *args: str) -> Any:
+        """Call an XML-RPC method on a Unix socket (supervisord's).
+
+        Raises NobodyThere when no server listens, CannotLook for every other reason.
+        """
+        import http.client
+        import socket
+        import xmlrpc.client
+
+        address = str(self.path(socket_path))
+
+        class Connection(http.client.HTTPConnection):
+            def connect(self) -> None:
+                self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+                self.sock.settimeout(self.timeout)
+                self.sock.connect(address)
+
+        class Transport(xmlrpc.client.Transport):
+            def make_connection(self, _host: Any) -> http.client.HTTPConnection:
+                return Connection("localhost", timeout=5)
+
+        proxy = xmlrpc.client.ServerProxy("http://localhost/RPC2", transport=Transport())
+        try:
+            return getattr(proxy, method)(*args)
+        except xmlrpc.client.Fault as fault:
+            raise CannotLook(f"{socket_path}: {fault.faultString}") from fault
+        except (FileNotFoundError, ConnectionRefusedError) as error:
+            raise NobodyThere(f"{socket_path}: {error.strerror}") from error
+        except OSError as error:
+            raise CannotLook(f"{socket_path}: {error.strerror or error}") from error
+
+    @property
+    def is_root(self) -> bool:
+        """Whether this process may read everything."""
+        return os.geteuid() == 0
+
+    def monotonic(self) -> float:
+        """Return seconds since boot on the clock that systemd's *Monotonic properties use."""
+        return time.monotonic()
+
+    def time(self) -> float:
+        """Return the host's clock in seconds since the epoch."""
+        return time.time()
+
+    def sleep(self, seconds: float) -> None:
+        """Wait between two samples."""
+        time.sleep(seconds)
+
+    def _search_path(self) -> list[str]:
+        given = self.env.get("PATH", "/usr/local/bin:/usr/bin:/bin").split(":")
+        return given + [directory for directory in _SBIN if directory not in given]

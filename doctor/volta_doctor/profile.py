@@ -1,0 +1,75 @@
+"""The profile: what kind of host this is, and so which checks make sense on it."""
+
+from typing import Literal
+
+import msgspec
+
+from volta_doctor.catalog import compat
+from volta_doctor.facts.model import Facts
+from volta_doctor.facts.pci import DEVICES, PciDevice
+
+Name = Literal["cpu", "v100", "nvidia", "unknown"]
+FORCIBLE = ("cpu", "v100")
+
+
+class Profile(msgspec.Struct, frozen=True, kw_only=True):
+    """The profile and why it was chosen.
+
+    `cpu` has no NVIDIA card, `v100` a Volta card, `nvidia` only other cards; `unknown` where the
+    host did not tell. `cards` names each card; `forced` means that --profile chose.
+    """
+
+    name: Name
+    reason: str
+    cards: list[str] = []
+    forced: bool = False
+
+
+def is_volta(device: PciDevice) -> bool:
+    """Say whether a PCI device id lies in NVIDIA's block for Volta."""
+    volta = compat().volta
+    first, last = int(volta.first_device_id, 16), int(volta.last_device_id, 16)
+    return first <= int(device.device, 16) <= last
+
+
+def card_name(device: PciDevice) -> str:
+    """Return a card's name where the catalogue knows it, and its PCI id."""
+    device_id = device.device.removeprefix("0x")
+    name = compat().volta.names.get(device_id, "Volta card" if is_volta(device) else "other card")
+    return f"{name} (10de:{device_id})"
+
+
+def detect(facts: Facts, forced: str | None = None) -> Profile:
+    """Choose the profile from what PCI shows; an installed v100 release outweighs an empty bus."""
+    found = _from_pci(facts)
+    if forced is None:
+        return found
+    name: Name = "v100" if forced == "v100" else "cpu"
+    return Profile(
+        name=name,
+        reason=f"forced by --profile; detected: {found.name}, {found.reason}",
+        cards=found.cards,
+        forced=True,
+    )
+
+
+def _from_pci(facts: Facts) -> Profile:
+    pci = facts.pci.data
+    if pci is None:
+        return Profile(name="unknown", reason=f"PCI devices could not be read: {facts.pci.error}")
+    cards = [card_name(device) for device in pci.gpus]
+    if any(is_volta(device) for device in pci.gpus):
+        return Profile(name="v100", reason=_count(cards), cards=cards)
+    if cards:
+        reason = f"{_count(cards)}: no Volta card, and the rules are Volta's"
+        return Profile(name="nvidia", reason=reason, cards=cards)
+    nothing = f"no NVIDIA card on this host (looked in {DEVICES})"
+    release = facts.release.data
+    if release and release.manifest.profile == "v100":
+        # A card that has fallen off the bus must not turn into a host that never had one.
+        return Profile(name="v100", reason=f"the installed release is for v100, yet {nothing}")
+    return Profile(name="cpu", reason=nothing)
+
+
+def _count(cards: list[str]) -> str:
+    return ", ".join(f"{cards.count(card)} x {card}" for card in dict.fromkeys(cards))

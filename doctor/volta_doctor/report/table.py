@@ -1,0 +1,94 @@
+"""The report for a reader at a terminal: problems first, one line that sums up, plain ASCII."""
+
+from typing import TextIO
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from volta_doctor.findings import HOST, Finding, Status
+from volta_doctor.report import Report
+
+_STYLES = {
+    Status.FAIL: "bold red",
+    Status.UNKNOWN: "bold magenta",
+    Status.WARN: "bold yellow",
+    Status.INFO: "cyan",
+    Status.OK: "green",
+    Status.SKIP: "dim",
+}
+_WITH_REMEDY = (Status.FAIL, Status.WARN, Status.INFO)
+_QUIET = (Status.OK, Status.SKIP)
+# How much of a long list a short report shows.
+_FEW = 3
+
+
+def write(report: Report, file: TextIO, verbose: bool) -> None:
+    """Write the table. Without `verbose`: no ok, no skip, nothing folded, little evidence."""
+    console = Console(file=file, highlight=False, markup=False, emoji=False)
+    profile = report.profile
+    console.print(Text(f"profile {profile.name}: {profile.reason}", style="bold"))
+    console.print(Text(f"{report.host or 'unnamed host'}, {report.taken}, {report.tool}\n"))
+    table = Table.grid(padding=(0, 2))
+    table.add_column(width=7, no_wrap=True)
+    table.add_column(overflow="fold")
+    for group in grouped(report.findings, verbose):
+        status = group[0].status
+        table.add_row(Text(status.value.upper(), style=_STYLES[status]), body(group, verbose))
+    if table.row_count:
+        console.print(table)
+        console.print()
+    summary = report.summary
+    counts = f"{summary.fail} fail, {summary.unknown} unknown, {summary.warn} warn, " + (
+        f"{summary.info} info, {summary.ok} ok, {summary.skip} skip"
+    )
+    folded = f" ({summary.folded} folded under their cause)" if summary.folded else ""
+    console.print(
+        Text(f"{summary.verdict}: {counts}{folded}; profile {profile.name}", style="bold")
+    )
+
+
+def grouped(findings: list[Finding], verbose: bool) -> list[list[Finding]]:
+    """Put together the findings that one paragraph can tell, in rank order.
+
+    One check's findings on several subjects go together, and so do checks that could not tell, or
+    were skipped, for one and the same reason.
+    """
+    groups: dict[tuple[Status, str], list[Finding]] = {}
+    for finding in findings:
+        if not verbose and (finding.status in _QUIET or finding.folded_under):
+            continue
+        same = finding.message if finding.status in (Status.UNKNOWN, Status.SKIP) else finding.id
+        groups.setdefault((finding.status, same), []).append(finding)
+    return list(groups.values())
+
+
+def body(group: list[Finding], verbose: bool) -> Text:
+    """Tell one group: whom it concerns, what was found and seen, and what to do."""
+    first = group[0]
+    text = Text(", ".join(dict.fromkeys(finding.id for finding in group)), style="bold")
+    subjects = [finding.subject for finding in group if finding.subject != HOST]
+    if subjects:
+        text.append(f" [{_few(list(dict.fromkeys(subjects)), verbose)}]", style="not bold")
+    lines = list(dict.fromkeys(finding.message for finding in group))
+    shown = lines if verbose else lines[:_FEW]
+    if len(shown) < len(lines):
+        shown.append(f"(and {len(lines) - len(shown)} more of the kind)")
+    if first.status in _WITH_REMEDY or (verbose and first.status is Status.UNKNOWN):
+        evidence = [e for finding in group for e in finding.evidence]
+        for seen in evidence if verbose else evidence[:_FEW]:
+            line = f":{seen.line}" if seen.line else ""
+            shown.append(f"seen: {seen.source}{line}: {seen.text}")
+    if first.status in _WITH_REMEDY:
+        shown.append(f"fix: {first.remedy.fix} (risk: {first.remedy.risk})")
+    if hidden := list(dict.fromkeys(i for finding in group for i in finding.hides)):
+        shown.append(f"hides: {', '.join(hidden)}")
+    if first.folded_under:
+        shown.append(f"follows from: {first.folded_under}")
+    return text.append("".join(f"\n{line}" for line in shown), style="not bold")
+
+
+def _few(items: list[str], verbose: bool) -> str:
+    if verbose or len(items) <= _FEW:
+        return ", ".join(items)
+    return f"{', '.join(items[:_FEW])} and {len(items) - _FEW} more"
