@@ -17,6 +17,8 @@ enum Status : int {
   kBadIsa = -2,    // an instruction set this build or this CPU lacks
 };
 
+constexpr int64_t kMaxSize = INT32_MAX;  // of n and k in the CUDA kernels
+
 enum Isa : int { kScalar = 0, kAvx2 = 1 };
 
 }  // namespace volta
@@ -42,5 +44,18 @@ int volta_nvfp4_dequantize_cpu(const uint8_t* codes, const uint8_t* scales, cons
 // y[m][n] = sum over k of x[m][k] * w[n][k]; w is FP16, row-major; 1 <= m <= 8, k a multiple of 16.
 int volta_half_gemv_cpu(const float* x, const uint16_t* w, float* y, int64_t m, int64_t n,
                         int64_t k, int threads, int isa);
+
+// The CUDA kernels. Packed for CUDA, rows stay as they are but for padding to whole 16-byte loads:
+// codes [n][K/2] with the even column in the low nibble, scales [n][K/16], where K is k rounded up
+// to a multiple of 32. x, y and w are FP16; x, codes and w start at a multiple of 16 bytes.
+int volta_nvfp4_gemv_cuda(const void* x, const uint8_t* codes, const uint8_t* scales,
+                          const float* row_scale, void* y, int64_t m, int64_t n, int64_t k,
+                          cudaStream_t stream);
+
+int volta_nvfp4_dequantize_cuda(const uint8_t* codes, const uint8_t* scales, const float* row_scale,
+                                void* w, int64_t n, int64_t k, cudaStream_t stream);
+
+// What a positive status means.
+const char* volta_cuda_error(int status);
 
 }  // extern "C"

@@ -104,6 +104,25 @@ void nvfp4_gemv(const Nvfp4Matrix& w, const float* x, float* y, int64_t begin, i
   }
 }
 
+// Eight columns of eight rows to eight rows of eight columns.
+inline void transpose(__m256* v) {
+  __m256 pairs[8], quads[8];
+  for (int i = 0; i < 8; i += 2) {
+    pairs[i] = _mm256_unpacklo_ps(v[i], v[i + 1]);
+    pairs[i + 1] = _mm256_unpackhi_ps(v[i], v[i + 1]);
+  }
+  for (int i = 0; i < 8; i += 4) {
+    quads[i] = _mm256_shuffle_ps(pairs[i], pairs[i + 2], 0x44);
+    quads[i + 1] = _mm256_shuffle_ps(pairs[i], pairs[i + 2], 0xee);
+    quads[i + 2] = _mm256_shuffle_ps(pairs[i + 1], pairs[i + 3], 0x44);
+    quads[i + 3] = _mm256_shuffle_ps(pairs[i + 1], pairs[i + 3], 0xee);
+  }
+  for (int i = 0; i < 4; ++i) {
+    v[i] = _mm256_permute2f128_ps(quads[i], quads[i + 4], 0x20);
+    v[i + 4] = _mm256_permute2f128_ps(quads[i], quads[i + 4], 0x31);
+  }
+}
+
 void nvfp4_dequantize(const Nvfp4Matrix& w, float* out, int64_t begin, int64_t end) {
   const E2M1Tables tables;
   const int64_t groups = w.k / kGroup;
@@ -113,13 +132,15 @@ void nvfp4_dequantize(const Nvfp4Matrix& w, float* out, int64_t begin, int64_t e
     for (int64_t group = 0; group < groups; ++group) {
       const int64_t tile = block * groups + group;
       const __m256 scale = _mm256_mul_ps(load_scales(w.scales + tile * kRowBlock), row_scales);
-      alignas(32) float columns[kGroup][kRowBlock];
-      for_each_column(tables, w.codes + tile * kRowBlock * kGroup / 2, [&](int k, __m256 weights) {
-        _mm256_store_ps(columns[k], _mm256_mul_ps(weights, scale));
-      });
-      for (int64_t row = 0; row < rows; ++row)
-        for (int k = 0; k < kGroup; ++k)
-          out[(block * kRowBlock + row) * w.k + group * kGroup + k] = columns[k][row];
+      __m256 columns[kGroup];
+      for_each_column(tables, w.codes + tile * kRowBlock * kGroup / 2,
+                      [&](int k, __m256 weights) { columns[k] = _mm256_mul_ps(weights, scale); });
+      for (int half = 0; half < kGroup; half += 8) {
+        transpose(columns + half);
+        float* corner = out + block * kRowBlock * w.k + group * kGroup + half;
+        for (int64_t row = 0; row < rows; ++row)
+          _mm256_storeu_ps(corner + row * w.k, columns[half + row]);
+      }
     }
   }
 }

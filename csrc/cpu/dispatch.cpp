@@ -1,14 +1,8 @@
-// Chooses the instruction set and shares the row blocks among threads.
-//
-// OpenMP, because torch brings its own: with the same symbols both use one pool, and two pools on
-// two cores would fight.
-#include <omp.h>
-
-#include <algorithm>
-
+// Checks sizes, chooses the instruction set and shares the row blocks among threads.
 #include "../kernels.h"
 #include "../nvfp4.h"
 #include "range.h"
+#include "thread_pool.h"
 
 namespace volta {
 namespace {
@@ -21,15 +15,7 @@ const CpuKernels* kernels_for(int isa) {
   return &kScalarKernels;
 }
 
-template <typename Body>
-void over_blocks(int64_t n, int threads, Body body) {
-  const int64_t blocks = (n + kRowBlock - 1) / kRowBlock;
-#pragma omp parallel num_threads(static_cast<int>(std::clamp<int64_t>(threads, 1, blocks)))
-  {
-    const int64_t team = omp_get_num_threads(), id = omp_get_thread_num();
-    body(blocks * id / team, blocks * (id + 1) / team);
-  }
-}
+int64_t blocks_of(int64_t n) { return (n + kRowBlock - 1) / kRowBlock; }
 
 bool fits_matrix(int64_t n, int64_t k) { return n > 0 && k > 0 && k % kGroup == 0; }
 bool fits_gemv(int64_t m, int64_t n, int64_t k) {
@@ -57,8 +43,8 @@ int volta_nvfp4_gemv_cpu(const float* x, const uint8_t* codes, const uint8_t* sc
   const CpuKernels* kernels = kernels_for(isa);
   if (!kernels) return kBadIsa;
   const Nvfp4Matrix w{codes, scales, row_scale, n, k};
-  over_blocks(n, threads,
-              [&](int64_t begin, int64_t end) { kernels->nvfp4_gemv(w, x, y, m, begin, end); });
+  parallel_for(blocks_of(n), threads,
+               [&](int64_t begin, int64_t end) { kernels->nvfp4_gemv(w, x, y, m, begin, end); });
   return kOk;
 }
 
@@ -68,7 +54,7 @@ int volta_nvfp4_dequantize_cpu(const uint8_t* codes, const uint8_t* scales, cons
   const CpuKernels* kernels = kernels_for(isa);
   if (!kernels) return kBadIsa;
   const Nvfp4Matrix packed{codes, scales, row_scale, n, k};
-  over_blocks(n, threads, [&](int64_t begin, int64_t end) {
+  parallel_for(blocks_of(n), threads, [&](int64_t begin, int64_t end) {
     kernels->nvfp4_dequantize(packed, w, begin, end);
   });
   return kOk;
@@ -80,7 +66,8 @@ int volta_half_gemv_cpu(const float* x, const uint16_t* w, float* y, int64_t m, 
   const CpuKernels* kernels = kernels_for(isa);
   if (!kernels) return kBadIsa;
   const HalfMatrix matrix{w, n, k};
-  over_blocks(n, threads,
-              [&](int64_t begin, int64_t end) { kernels->half_gemv(matrix, x, y, m, begin, end); });
+  parallel_for(blocks_of(n), threads, [&](int64_t begin, int64_t end) {
+    kernels->half_gemv(matrix, x, y, m, begin, end);
+  });
   return kOk;
 }

@@ -132,7 +132,7 @@ def nvfp4_dequantize(w: NVFP4Weight, dtype: torch.dtype) -> Tensor:
 
 
 def nvfp4_linear(x: Tensor, w: NVFP4Weight) -> Tensor:
-    """X Wᵀ for x [..., k]: float32 on the CPU, float16 on CUDA; returns [..., n] of x's dtype.
+    """Compute x Wᵀ [..., n] for x [..., k], both float32 on the CPU and float16 on CUDA.
 
     x must be contiguous, on w's device and, on CUDA, start at a multiple of 16 bytes.
     Raises ValueError otherwise.
@@ -141,11 +141,12 @@ def nvfp4_linear(x: Tensor, w: NVFP4Weight) -> Tensor:
         raise ValueError(f"x has shape {list(x.shape)}, needs [..., {w.k}] for W [{w.n}, {w.k}]")
     # Eager calls skip the dispatcher, which would cost as much as a small kernel.
     op = torch.ops.volta.nvfp4_linear if torch.compiler.is_compiling() else _nvfp4_linear
-    return op(x, w.codes, w.scales, w.row_scale)  # type: ignore[no-any-return]
+    result: Tensor = op(x, w.codes, w.scales, w.row_scale)
+    return result
 
 
 def half_linear(x: Tensor, w: Tensor) -> Tensor:
-    """X Wᵀ on the CPU for x float32 [..., K] and w float16 [N, K], in float32.
+    """Compute x Wᵀ on the CPU for x float32 [..., K] and w float16 [N, K], in float32.
 
     Both contiguous, K a multiple of 16. Raises ValueError otherwise.
     """
@@ -187,28 +188,29 @@ def _nvfp4_linear(x: Tensor, codes: Tensor, scales: Tensor, row_scale: Tensor) -
 
         _slab_matmul(x.view(m, k), y.view(m, n), dequantize)
     elif m:
-        pointers = [t.data_ptr() for t in (x, codes, scales, row_scale, y)]
+        px, pc, ps, pr, py = (t.data_ptr() for t in (x, codes, scales, row_scale, y))
         if device.type == "cpu":
-            _kernels.nvfp4_gemv_cpu(*pointers, m, n, k, torch.get_num_threads(), _isa())
+            threads = torch.get_num_threads()
+            _kernels.nvfp4_gemv_cpu(px, pc, ps, pr, py, m, n, k, threads, _isa())
         else:
             with torch.cuda.device(device):
-                _kernels.nvfp4_gemv_cuda(*pointers, m, n, k, _stream(device))
+                _kernels.nvfp4_gemv_cuda(px, pc, ps, pr, py, m, n, k, _stream(device))
     return y
 
 
 def _dequantize_rows(codes: Tensor, scales: Tensor, row_scale: Tensor, out: Tensor) -> None:
     """Write all rows of a packed matrix to out [n, k]."""
-    pointers = [t.data_ptr() for t in (codes, scales, row_scale, out)]
+    pc, ps, pr, po = (t.data_ptr() for t in (codes, scales, row_scale, out))
     n, k = out.shape
     if out.device.type == "cpu":
-        _kernels.nvfp4_dequantize_cpu(*pointers, n, k, torch.get_num_threads(), _isa())
+        _kernels.nvfp4_dequantize_cpu(pc, ps, pr, po, n, k, torch.get_num_threads(), _isa())
     else:
         with torch.cuda.device(out.device):
-            _kernels.nvfp4_dequantize_cuda(*pointers, n, k, _stream(out.device))
+            _kernels.nvfp4_dequantize_cuda(pc, ps, pr, po, n, k, _stream(out.device))
 
 
 def _slab_matmul(x: Tensor, y: Tensor, dequantize: Callable[[slice, Tensor], Any]) -> None:
-    """y [m, n] = x [m, k] Wᵀ, with only a slab of W's rows dequantised at a time."""
+    """Compute y [m, n] = x [m, k] Wᵀ with only a slab of W's rows dequantised at a time."""
     (n, k), kind = (y.shape[1], x.shape[1]), x.device.type
     fitting = _SLAB_BYTES[kind] // (k * x.element_size())
     slab = min(n, max(1, fitting // _ROW_BLOCK) * _ROW_BLOCK)
@@ -302,12 +304,19 @@ def _check(
     )
 
 
-_LIBRARY = torch.library.Library("volta", "DEF")
-_LIBRARY.define("nvfp4_linear(Tensor x, Tensor codes, Tensor scales, Tensor row_scale) -> Tensor")
-for _key in ("CPU", "CUDA"):
-    _LIBRARY.impl("nvfp4_linear", _nvfp4_linear, _key)
-
-
-@torch.library.register_fake("volta::nvfp4_linear", lib=_LIBRARY)
-def _(x: Tensor, codes: Tensor, scales: Tensor, row_scale: Tensor) -> Tensor:
+def _nvfp4_linear_fake(x: Tensor, _codes: Tensor, _scales: Tensor, row_scale: Tensor) -> Tensor:
     return x.new_empty(*x.shape[:-1], row_scale.shape[0])
+
+
+def _register() -> torch.library.Library:
+    library = torch.library.Library("volta", "DEF")  # type: ignore[no-untyped-call]
+    library.define(  # type: ignore[no-untyped-call]
+        "nvfp4_linear(Tensor x, Tensor codes, Tensor scales, Tensor row_scale) -> Tensor"
+    )
+    for key in ("CPU", "CUDA"):
+        library.impl("nvfp4_linear", _nvfp4_linear, key)  # type: ignore[no-untyped-call]
+    torch.library.register_fake("volta::nvfp4_linear", _nvfp4_linear_fake, lib=library)
+    return library
+
+
+_LIBRARY = _register()  # the ops live as long as this object
