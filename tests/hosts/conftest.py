@@ -17,6 +17,7 @@ TOOLS = ("debootstrap", "systemd-nspawn", "ssh", "ssh-keygen", "unshare")
 SUITE = "bookworm"
 MIRROR = "http://deb.debian.org/debian"
 PACKAGES = "systemd,systemd-sysv,dbus,python3,openssh-server"
+SSH_OPTIONS = ("StrictHostKeyChecking=no", "UserKnownHostsFile=/dev/null", "ConnectTimeout=5")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -39,18 +40,8 @@ class Host:
 
     @property
     def ssh(self) -> list[str]:
-        options = (
-            "-q -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -o ConnectTimeout=5"
-        )
-        return [
-            "ssh",
-            *options.split(),
-            "-i",
-            str(self.key),
-            "-p",
-            str(self.port),
-            "root@127.0.0.1",
-        ]
+        options = [f"-o{option}" for option in SSH_OPTIONS]
+        return ["ssh", "-q", *options, f"-i{self.key}", f"-p{self.port}", "root@127.0.0.1"]
 
     def run(self, command: str, timeout: float = 60, check: bool = True, data: bytes | None = None):
         """Run a shell command on the host; the result's stdout holds stderr too."""
@@ -71,10 +62,8 @@ class Host:
         """Wait until systemd has finished booting."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
-            if (
-                self.run("systemctl is-system-running --wait", check=False).stdout.strip()
-                == "running"
-            ):
+            state = self.run("systemctl is-system-running --wait", check=False).stdout.strip()
+            if state == "running":
                 return
             time.sleep(0.5)
         raise TimeoutError(f"host on port {self.port} did not boot in {seconds} s")
@@ -83,25 +72,18 @@ class Host:
 @pytest.fixture(scope="session")
 def lab(repo: Path) -> Path:
     """A directory with a Debian root file system (70 s, once) and a key."""
-    lab = repo / "build" / "lab"
+    lab = repo / ".cache" / "lab"
     if not (lab / "rootfs/etc/debian_version").exists():
         partial = lab / "rootfs.partial"
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
-        command = [
-            "debootstrap",
-            "--variant=minbase",
-            f"--include={PACKAGES}",
-            SUITE,
-            partial,
-            MIRROR,
-        ]
+        options = ["--variant=minbase", f"--include={PACKAGES}"]
+        command = ["debootstrap", *options, SUITE, partial, MIRROR]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
         partial.rename(lab / "rootfs")
     if not (lab / "key").exists():
-        subprocess.run(
-            ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", lab / "key"], check=True
-        )
+        command = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", lab / "key"]
+        subprocess.run(command, check=True)
     return lab
 
 
@@ -117,7 +99,7 @@ def free_port():
 
 
 @pytest.fixture(scope="session")
-def host(lab: Path, repo: Path, free_port, worker_name: str = "bare") -> Iterator[Host]:
+def host(lab: Path, repo: Path, free_port) -> Iterator[Host]:
     """One bare host that has nothing but Debian's base and an ssh server."""
     port = free_port()
     environment = {name: value for name, value in os.environ.items() if name.startswith("PIP_")}
@@ -125,10 +107,10 @@ def host(lab: Path, repo: Path, free_port, worker_name: str = "bare") -> Iterato
         environment["PIP_CERT"] = "/etc/ssl/certs/ca-certificates.crt"
     # A local wheel directory is shown to the host, as a site's mirror would be.
     binds = [path for path in environment.get("PIP_FIND_LINKS", "").split() if Path(path).is_dir()]
-    stale = lab / "hosts" / worker_name
+    stale = lab / "hosts" / "bare"
     subprocess.run(["rm", "-rf", "--one-file-system", stale], check=True)
     boot = subprocess.Popen(
-        [repo / "tests/hosts/boot", lab, worker_name, str(port), *binds], start_new_session=True
+        [repo / "tests/hosts/boot", lab, "bare", str(port), *binds], start_new_session=True
     )
     host = Host(port, lab / "key", environment)
     try:
