@@ -24,7 +24,7 @@ from volta_runtime.quant import nvfp4
 
 RECORD = "volta_convert.json"
 
-# Names what the conversion does to the weights; change it whenever their bytes would change.
+# Names how weights and tokenizer are made; change it whenever the output's bytes would change.
 RECIPE = "nvfp4a16-nearest"
 
 _QUANTIZATION: dict[str, Any] = {
@@ -91,16 +91,13 @@ def _accept_existing(out: Path, record: dict[str, Any]) -> None:
     try:
         verify_checkpoint(out)
         found = json.loads((out / RECORD).read_text(encoding="utf-8"))
-        same = (
-            all(found[key] == record[key] for key in ("schema", "recipe"))
-            and found["source"]["sha256"] == record["source"]["sha256"]
-        )
+        made_from = (found["recipe"], found["source"]["sha256"])
     except (CheckpointError, OSError, ValueError, KeyError, TypeError) as error:
         raise ConvertError(
             f"{out}: exists and is not a complete conversion ({error}); remove it or choose"
             " another directory"
         ) from error
-    if not same:
+    if made_from != (record["recipe"], record["source"]["sha256"]):
         raise ConvertError(
             f"{out}: exists and was converted from another source or by another recipe"
             f" ({found}); remove it or choose another directory"
