@@ -74,7 +74,7 @@ def body(group: list[Finding], verbose: bool) -> Text:
     shown = lines if verbose else lines[:_FEW]
     if len(shown) < len(lines):
         shown.append(f"(and {len(lines) - len(shown)} more of the kind)")
-    if first.status in _WITH_REMEDY or (verbose and first.status is Status.UNKNOWN):
+    if verbose or first.status in _WITH_REMEDY:
         evidence = [e for finding in group for e in finding.evidence]
         for seen in evidence if verbose else evidence[:_FEW]:
             line = f":{seen.line}" if seen.line else ""

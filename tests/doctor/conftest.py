@@ -1,0 +1,128 @@
+"""A host made of files and canned answers, and facts made by changing healthy ones."""
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from volta_doctor.facts.model import Snapshot, decode
+from volta_doctor.probe import Answer, CannotLook, Completed, Probe
+
+
+class FakeProbe(Probe):
+    """A tree of files in place of the host; commands, URLs and RPCs answer from tables.
+
+    A command's answer is its output, or (exit code, output, error output).
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        files: Mapping[str, str | bytes | None] = {},
+        commands: Mapping[str, Any] = {},
+        urls: Mapping[str, Answer] = {},
+        rpcs: Mapping[str, Any] = {},
+        env: Mapping[str, str] = {},
+        is_root: bool = True,
+    ) -> None:
+        super().__init__(root, {"PATH": "/usr/bin", "HOME": "/root", **env})
+        self.commands, self.urls, self.rpcs, self._is_root = commands, urls, rpcs, is_root
+        self.asked: list[str] = []
+        for name, content in files.items():
+            path = self.path(name)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if content is None:
+                path.mkdir(exist_ok=True)
+            elif isinstance(content, str) and content.startswith("-> "):
+                path.symlink_to(content[3:])
+            else:
+                path.write_bytes(content.encode() if isinstance(content, str) else content)
+
+    def which(self, command: str) -> str | None:
+        known = any(line.split()[0] == command for line in self.commands)
+        return f"/usr/bin/{command}" if known else None
+
+    def run(self, *argv: str, limit: float) -> Completed:
+        line = " ".join(argv)
+        self.asked.append(line)
+        if line not in self.commands:
+            raise CannotLook(f"{argv[0]}: No such file or directory")
+        answer = self.commands[line]
+        code, out, err = answer if isinstance(answer, tuple) else (0, answer, "")
+        return Completed(code, out, err, 0.01)
+
+    def get(self, url: str, limit: float) -> Answer:
+        return self.urls.get(url, Answer(None, "", 0.0, "Connection refused"))
+
+    def rpc(self, socket_path: Path | str, method: str, *args: str) -> Any:
+        answer = self.rpcs[f"{socket_path} {method} {' '.join(args)}"]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    @property
+    def is_root(self) -> bool:
+        return self._is_root
+
+    def monotonic(self) -> float:
+        return 40_000.0
+
+    def sleep(self, seconds: float) -> None:
+        self.asked.append(f"sleep {seconds:g}")
+
+
+def merge(target: Any, change: Any) -> Any:
+    """Apply a JSON merge patch (RFC 7396); a mapping with numbers for keys changes a list."""
+    if not isinstance(change, dict):
+        return change
+    if isinstance(target, list):
+        changed = list(target)
+        for index, value in change.items():
+            if index == len(changed):
+                changed.append(value)
+            else:
+                changed[index] = merge(changed[index], value)
+        return changed
+    result = dict(target) if isinstance(target, dict) else {}
+    for key, value in change.items():
+        if value is None:
+            result.pop(key, None)
+        else:
+            result[key] = merge(result.get(key), value)
+    return result
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Callable[..., FakeProbe]:
+    def make(**parts: Any) -> FakeProbe:
+        return FakeProbe(tmp_path / "host", **parts)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def data(repo: Path) -> Path:
+    return repo / "tests/data/doctor"
+
+
+@pytest.fixture(scope="session")
+def healthy(data: Path) -> bytes:
+    return (data / "healthy.json").read_bytes()
+
+
+@pytest.fixture(scope="session")
+def snapshot_with(healthy: bytes) -> Callable[[Mapping[str, Any]], Snapshot]:
+    """Return the healthy snapshot with changes by section; a text is why a section failed."""
+
+    def change(sections: Mapping[str, Any]) -> Snapshot:
+        raw = json.loads(healthy)
+        for name, value in sections.items():
+            assert name in raw["facts"], f"no section {name}"
+            if isinstance(value, str):
+                raw["facts"][name] = {"ok": False, "error": value}
+            else:
+                raw["facts"][name]["data"] = merge(raw["facts"][name]["data"], value)
+        return decode(json.dumps(raw).encode())
+
+    return change

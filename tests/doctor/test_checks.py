@@ -1,0 +1,70 @@
+"""Every check by its table of cases: tests/data/doctor/checks/<id>.yaml."""
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+from volta_doctor.catalog import checks
+from volta_doctor.checks import CHECKS
+from volta_doctor.judge import examine
+from volta_doctor.profile import detect
+
+CASES = Path(__file__).parents[1] / "data/doctor/checks"
+
+
+def cases(check_id: str) -> list[dict]:
+    return yaml.safe_load((CASES / f"{check_id}.yaml").read_text())
+
+
+@pytest.mark.parametrize(
+    ("check_id", "case"),
+    [
+        pytest.param(check_id, case, id=f"{check_id}: {case['case']}")
+        for check_id in CHECKS
+        for case in cases(check_id)
+    ],
+)
+def test_case(check_id, case, snapshot_with):
+    facts = snapshot_with(case["facts"]).facts
+    findings = examine(facts, checks()[check_id], detect(facts))
+    expected = case["is"] if isinstance(case["is"], list) else [case["is"]]
+    assert [finding.status.value for finding in findings] == expected, findings
+    said = " | ".join(finding.message for finding in findings)
+    assert re.search(re.escape(case.get("says", "")), said)
+    subjects = [finding.subject for finding in findings]
+    assert len(set(subjects)) == len(subjects)
+
+
+@pytest.mark.parametrize("check_id", CHECKS)
+def test_every_level_of_the_rule_has_a_case(check_id):
+    seen = {s for c in cases(check_id) for s in (c["is"] if isinstance(c["is"], list) else [c["is"]])}
+    assert seen >= {*checks()[check_id].rule, "unknown"}
+
+
+@pytest.mark.parametrize("check_id", CHECKS)
+def test_a_need_that_is_not_met_is_unknown_with_the_reason(check_id, snapshot_with):
+    row = checks()[check_id]
+    for section in row.sections:
+        facts = snapshot_with({section: "the disk is on fire"}).facts
+        (finding,) = examine(facts, row, detect(facts))
+        assert finding.status == "unknown"
+        assert "the disk is on fire" in finding.message
+
+
+@pytest.mark.parametrize("check_id", CHECKS)
+def test_a_need_that_no_snapshot_holds_is_never_ok(check_id, snapshot_with):
+    facts = snapshot_with({}).facts
+    empty = type(facts)(pci=facts.pci)
+    (finding,) = examine(empty, checks()[check_id], detect(empty))
+    assert finding.status == "unknown"
+    assert "no such section" in finding.message
+
+
+def test_problems_show_evidence(snapshot_with):
+    for check_id in CHECKS:
+        for case in cases(check_id):
+            facts = snapshot_with(case["facts"]).facts
+            for finding in examine(facts, checks()[check_id], detect(facts)):
+                if finding.status in ("fail", "warn", "info"):
+                    assert finding.evidence, (check_id, case["case"])
