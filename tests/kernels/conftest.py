@@ -1,0 +1,98 @@
+"""Random NVFP4 matrices with a float64 reference that shares no code with the kernels."""
+
+import shutil
+import subprocess
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import Tensor
+from volta_runtime import ops
+
+E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
+NAN_BYTES = (0x7F, 0xFF)
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A matrix in checkpoint form, packed, and as exact float64 numbers [n, k]."""
+
+    codes: Tensor
+    scales: Tensor
+    row_scale: Tensor
+    packed: ops.NVFP4Weight
+    exact: Tensor
+
+
+def _exact(codes: Tensor, scales: Tensor, row_scale: Tensor) -> Tensor:
+    table = torch.tensor([*E2M1, *(-v for v in E2M1)], dtype=torch.float64)
+    nibbles = torch.stack((codes & 0xF, codes >> 4), -1).flatten(1)
+    groups = scales.view(torch.float8_e4m3fn).double().repeat_interleave(16, 1)
+    return table[nibbles.long()] * groups * row_scale.double()[:, None]
+
+
+@pytest.fixture
+def sample():
+    """make(n, k, device, scales=None, row_scale=None) -> Sample; random where not given."""
+
+    def make(n, k, device, scales=None, row_scale=None):
+        torch.manual_seed(n * 10007 + k)
+        codes = torch.randint(0, 256, (n, k // 2), dtype=torch.uint8)
+        if scales is None:
+            scales = torch.randint(0, 126, (n, k // 16), dtype=torch.uint8)
+        if row_scale is None:
+            row_scale = torch.rand(n) * 1e-2 + 1e-4
+        packed = ops.nvfp4_pack(codes.to(device), scales.to(device), row_scale.to(device))
+        return Sample(codes, scales, row_scale, packed, _exact(codes, scales, row_scale))
+
+    return make
+
+
+@pytest.fixture
+def cuda():
+    if not ops.kernels_info()["cuda"]:
+        pytest.skip("the kernels were built without CUDA")
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device that torch can use")
+    return torch.device("cuda")
+
+
+@pytest.fixture(params=["scalar", "avx2", pytest.param("cuda", marks=pytest.mark.gpu)])
+def device(request, monkeypatch):
+    """Each implementation of the kernels in turn."""
+    if request.param == "cuda":
+        return request.getfixturevalue("cuda")
+    isa = ("scalar", "avx2").index(request.param)
+    if isa > ops._isa():
+        pytest.skip(f"this CPU or build lacks {request.param}")
+    monkeypatch.setattr(ops, "_isa", lambda: isa)
+    return torch.device("cpu")
+
+
+@pytest.fixture
+def native(device):
+    """The dtype of activations and dequantised weights on the device."""
+    return torch.float32 if device.type == "cpu" else torch.float16
+
+
+@pytest.fixture
+def worst():
+    """worst(actual, exact) -> largest error relative to the largest exact value."""
+
+    def measure(actual, exact):
+        return ((actual.double().cpu() - exact).abs().max() / exact.abs().max()).item()
+
+    return measure
+
+
+@pytest.fixture(scope="session")
+def configure(repo):
+    """configure(build, *options) -> what CMake said of csrc/ without its Python layer."""
+    if not shutil.which("cmake"):
+        pytest.skip("cmake is not installed")
+
+    def run(build, *options):
+        command = ["cmake", "-S", repo / "csrc", "-B", build, "-DVOLTA_PYTHON=OFF", *options]
+        return subprocess.run(command, capture_output=True, text=True)
+
+    return run
