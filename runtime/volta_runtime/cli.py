@@ -18,7 +18,7 @@ _USAGE = 64  # EX_USAGE of sysexits.h, as volta-doctor has it
 _DTYPES = ("auto", "half", "float16")
 _DTYPE_REFUSALS = {
     "bfloat16": "V100 (sm_70) has no BF16 arithmetic; use --dtype half",
-    "float32": "activations are FP16 on GPUs (and FP32 on CPUs whatever is asked); use --dtype half",
+    "float32": "activations are FP16 on GPUs, and FP32 on CPUs in any case; use --dtype half",
 }
 _QUANTIZATIONS = (None, "None", "auto", "compressed-tensors")
 
@@ -36,7 +36,14 @@ def main() -> None:
         sys.exit("volta-serve: interrupted")
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(
+    context_settings={
+        "help_option_names": ["-h", "--help"],
+        "max_content_width": 100,
+        # Every flag has a variable (--port: VOLTA_SERVE_PORT), so that a unit needs no flags.
+        "auto_envvar_prefix": "VOLTA",
+    }
+)
 @click.version_option(installed_version("volta-stack"), prog_name="volta-serve")
 def cli() -> None:
     """Serve 4-bit checkpoints on Tesla V100s (and, for development, on CPUs)."""
@@ -131,6 +138,7 @@ def serve(
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
         stream=sys.stderr,
     )
+    env.yield_idle_cores()
     from volta_runtime.engine import EngineConfig
     from volta_runtime.server.serve import ServeConfig
     from volta_runtime.server.serve import serve as run

@@ -7,7 +7,6 @@ module at a time, so that no more than one module is ever held twice.
 from collections.abc import Mapping
 
 import torch
-from safetensors import safe_open
 from torch import Tensor
 
 from volta_runtime import ops
@@ -17,7 +16,15 @@ from volta_runtime.layers import HalfLinear, Linear, NVFP4Linear
 
 Shape = tuple[int, ...]
 
-_SHOWN = 5
+_DTYPES = {
+    "U8": torch.uint8,
+    "F8_E4M3": torch.float8_e4m3fn,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "F32": torch.float32,
+}
+
+_SHOWN = 5  # problems named in one message
 
 
 def _stored(weight_format: str, module: str, shape: Shape) -> dict[str, Shape]:
@@ -104,7 +111,13 @@ class Weights:
         return self._checkpoint.modules.get(module, "dense")
 
     def _read(self, name: str) -> Tensor:
-        # Opened per tensor: a lasting map would keep the file's pages resident.
-        with safe_open(self._checkpoint.tensors[name].file, framework="pt") as file:
-            tensor: Tensor = file.get_tensor(name)
-            return tensor.clone()
+        """A tensor on the CPU, read into memory of its own: a map would keep pages resident."""
+        info = self._checkpoint.tensors[name]
+        begin, end = info.offsets
+        data = torch.empty(end - begin, dtype=torch.uint8)
+        with info.file.open("rb") as file:
+            file.seek(begin)
+            count = file.readinto(data.numpy())
+        if count != end - begin:
+            raise ModelError(f"{info.file}: {name} ends {end - begin - count} bytes short")
+        return data.view(_DTYPES[info.dtype]).view(info.shape)

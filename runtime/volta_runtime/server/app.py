@@ -26,7 +26,7 @@ def create_app(engine: Engine, names: tuple[str, ...], api_key: str | None = Non
     """The ASGI application; `names` are the model names that requests may use, the first ours."""
     app = FastAPI(title="volta-serve", docs_url="/docs", redoc_url=None)
     service = Service(engine, names)
-    install_handlers(app)
+    install_handlers(app, service.metrics.requests)
     install_middleware(app, api_key)
 
     @app.get("/v1/models")

@@ -8,6 +8,7 @@ from typing import Any
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
+from prometheus_client import Counter
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
@@ -47,16 +48,23 @@ def error_response(
     return JSONResponse(error_body(message, kind, param, code), status, headers)
 
 
-def install_handlers(app: FastAPI) -> None:
-    """Let the app answer every exception in this form."""
+def install_handlers(app: FastAPI, requests: Counter) -> None:
+    """Let the app answer every exception in this form; requests refused as sent are counted."""
+
+    def refused(message: str) -> None:
+        requests.labels("refused").inc()
+        log.info("refused: %s", message)
 
     @app.exception_handler(RequestValidationError)
     async def _invalid(request: Request, error: RequestValidationError) -> JSONResponse:
         message, param, code = describe(_BODIES[request.url.path], error.errors()[0])
+        refused(message)
         return error_response(400, message, param=param, code=code)
 
     @app.exception_handler(VoltaError)
-    async def _refused(_: Request, error: VoltaError) -> JSONResponse:
+    async def _volta(_: Request, error: VoltaError) -> JSONResponse:
+        if isinstance(error, RequestError):
+            refused(str(error))
         return from_volta_error(error)
 
     @app.exception_handler(HTTPException)

@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from volta_runtime.engine import Engine, Output
-from volta_runtime.errors import RequestError
+from volta_runtime.errors import QueueFullError, RequestError
 from volta_runtime.server.compat import shown
 from volta_runtime.server.metrics import Metrics
 from volta_runtime.server.protocol import ChatRequest, CompletionRequest, GenerationRequest
@@ -26,6 +26,44 @@ class Job:
 
     prompt: list[int]
     max_tokens: int
+
+
+class Follow:
+    """Measures one request, from its arrival to its end."""
+
+    def __init__(self, metrics: Metrics, prompt_tokens: int) -> None:
+        self.outcome = "error"
+        self._metrics = metrics
+        self._prompt_tokens = prompt_tokens
+        self._arrived = self._previous = time.monotonic()
+        self._count = 0
+
+    def add(self, output: Output) -> None:
+        """One more token."""
+        now = time.monotonic()
+        if self._count == 0:
+            self._metrics.prompt_tokens.inc(self._prompt_tokens)
+            self._metrics.time_to_first_token.observe(now - self._arrived)
+        else:
+            self._metrics.time_per_token.observe(now - self._previous)
+        self._metrics.generation_tokens.inc()
+        self._previous, self._count = now, output.completion_tokens
+        if output.finish_reason is not None:
+            self.outcome = output.finish_reason
+
+    def end(self) -> None:
+        """Record how it ended."""
+        seconds = time.monotonic() - self._arrived
+        self._metrics.requests.labels(self.outcome).inc()
+        if self.outcome in ("stop", "length"):
+            self._metrics.request_latency.observe(seconds)
+        log.info(
+            "%s: %d prompt tokens, %d generated in %.2f s",
+            self.outcome,
+            self._prompt_tokens,
+            self._count,
+            seconds,
+        )
 
 
 class Service:
@@ -60,8 +98,6 @@ class Service:
 
         Raises VoltaError when the engine refuses or fails.
         """
-        arrived = previous = time.monotonic()
-        metrics, count, outcome = self.metrics, 0, "error"
         loop = asyncio.get_running_loop()
         outputs: asyncio.Queue[Output] = asyncio.Queue()
 
@@ -69,40 +105,28 @@ class Service:
             with suppress(RuntimeError):  # the loop has closed: nobody waits any more
                 loop.call_soon_threadsafe(outputs.put_nowait, output)
 
-        generation = self.engine.submit(job.prompt, request.sampling(job.max_tokens), sink)
-        metrics.prompt_tokens.inc(len(job.prompt))
+        follow = Follow(self.metrics, len(job.prompt))
+        generation = None
         try:
+            generation = self.engine.submit(job.prompt, request.sampling(job.max_tokens), sink)
             while True:
                 output = await outputs.get()
                 if output.error is not None:
                     raise output.error
-                now = time.monotonic()
-                if count == 0:
-                    metrics.time_to_first_token.observe(now - arrived)
-                else:
-                    metrics.time_per_token.observe(now - previous)
-                previous, count = now, output.completion_tokens
-                metrics.generation_tokens.inc()
-                if output.finish_reason is not None:
-                    outcome = output.finish_reason
-                    metrics.request_latency.observe(now - arrived)
+                follow.add(output)
                 yield output
                 if output.last:
                     return
+        except QueueFullError:
+            follow.outcome = "refused"
+            raise
         except (asyncio.CancelledError, GeneratorExit):
-            if outcome == "error":
-                outcome = "cancelled"
+            follow.outcome = "cancelled"
             raise
         finally:
-            self.engine.cancel(generation)
-            metrics.requests.labels(outcome).inc()
-            log.info(
-                "%s: %d prompt tokens, %d generated in %.2f s",
-                outcome,
-                len(job.prompt),
-                count,
-                time.monotonic() - arrived,
-            )
+            if generation is not None:
+                self.engine.cancel(generation)
+            follow.end()
 
     def _tokens(self, request: GenerationRequest) -> list[int]:
         tokenizer = self.engine.tokenizer

@@ -29,7 +29,7 @@ class ApiKey:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on, or answer it."""
         if scope["type"] == "http" and scope["path"].startswith("/v1/"):
-            sent = Headers(scope=scope).get("authorization", "").encode()
+            sent = Headers(scope=scope).get("authorization", "").encode("latin-1")
             if not hmac.compare_digest(sent, self._expected):
                 response = error_response(
                     401,
