@@ -107,7 +107,7 @@ def test_an_unknown_key_in_the_stack_is_named(host, checkout, up, port):
     host.run(f"cp {checkout}/stack.yaml /root/good && echo 'modle: x' >> {checkout}/stack.yaml")
     output = up(check=False)
     host.run(f"cp /root/good {checkout}/stack.yaml")
-    assert "unknown key 'modle' (did you mean 'model'?)" in output.replace("\n", " ")
+    assert "unknown key 'modle' (did you mean 'model'?)" in " ".join(output.split())
 
 
 def test_down_leaves_nothing(host, checkout, port):

@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from volta_doctor.catalog import compat
 
 facts = importlib.import_module("volta_provision.modules.volta_facts")
 preflight = importlib.import_module("volta_provision.modules.volta_preflight")
@@ -24,8 +25,15 @@ def test_nvidia_devices_are_cards_not_switches(tmp_path):
     pci(tmp_path, "0000:5e:00.0", "0x10de", "0x1ac2", "0x068000")  # an NVSwitch
     pci(tmp_path, "0000:00:02.0", "0x8086", "0x1db1", "0x030000")
     assert facts.nvidia_devices(tmp_path) == [("0000:3b:00.0", "0x1db1")]
-    assert "0x1db1" in facts.VOLTA_DEVICES
-    assert "0x20b0" not in facts.VOLTA_DEVICES  # an A100
+
+
+@pytest.mark.parametrize(
+    ("device", "volta"), [("0x1db1", True), ("0x1df6", True), ("0x20b0", False), ("0x1cb3", False)]
+)
+def test_volta_is_told_by_the_catalogue(device, volta):
+    table = compat().volta
+    devices = [table.first_device_id, table.last_device_id]
+    assert facts.has_volta([("0000:3b:00.0", device)], devices) == volta
 
 
 HOLD_A_PORT = """

@@ -16,11 +16,17 @@ options:
     description: Where Volta is or will be installed; empty means the default of this user.
     type: str
     default: ""
+  volta_devices:
+    description: First and last PCI device id of Volta, as hexadecimal strings.
+    type: list
+    elements: str
+    default: []
 author: [Volta]
 """
 EXAMPLES = r"""
 - name: Look at the host
   volta_facts:
+    volta_devices: ["1d80", "1dff"]
   register: host
 """
 RETURN = r"""
@@ -48,21 +54,11 @@ missing_packages:
   description: Distribution packages that hold the build tools this host lacks.
   type: list
   returned: always
-nvcc:
-  description: A CUDA compiler that makes sm_70 (path, release), or null.
-  type: dict
-  returned: always
-other_nvcc:
-  description: CUDA compilers found that do not make sm_70.
-  type: list
-  returned: always
 """
 
 import importlib.util
 import os
-import re
 import shutil
-import subprocess
 import sys
 import sysconfig
 from pathlib import Path
@@ -72,12 +68,8 @@ from ansible.module_utils.basic import AnsibleModule
 
 NVIDIA = "0x10de"
 DISPLAY_CLASSES = ("0x0300", "0x0302")
-# Volta's device ids: TITAN V 1d81, V100 1db0 to 1dbf, V100S and V100-SXM3 1df5 and 1df6.
-VOLTA_DEVICES = {"0x1d81", "0x1df5", "0x1df6"} | {f"0x1db{low:x}" for low in range(16)}
 # The Pythons for which the lock knows a torch wheel of every profile.
 PYTHONS = ((3, 11), (3, 12), (3, 13))
-# nvcc releases that make sm_70: CUDA 9.0 brought it, 13.0 dropped it.
-NVCC_FIRST, NVCC_BEYOND = (9, 0), (13, 0)
 # A build tool: how it is found, and the package that holds it by apt and by dnf.
 TOOLS: tuple[tuple[str, Any, str, str], ...] = (
     ("Python headers", lambda: header().exists(), "python3-dev", "python3-devel"),
@@ -107,6 +99,14 @@ def nvidia_devices(sysfs: Path = Path("/sys/bus/pci/devices")) -> list[tuple[str
     ]
 
 
+def has_volta(gpus: list[tuple[str, str]], devices: list[str]) -> bool:
+    """Say whether a card's device id lies between the first and the last of `devices`."""
+    if not devices:
+        return False
+    first, last = (int(device, 16) for device in devices)
+    return any(first <= int(device, 16) <= last for _address, device in gpus)
+
+
 def service_manager(uid: int) -> str:
     """Return what will keep the server running: systemd where it is PID 1, else supervisor."""
     if read(Path("/proc/1/comm")) != "systemd":
@@ -116,32 +116,13 @@ def service_manager(uid: int) -> str:
     return "systemd-user" if Path(f"/run/user/{uid}/systemd/private").exists() else "supervisor"
 
 
-def compilers() -> list[dict[str, Any]]:
-    """Return path, release and whether it makes sm_70 of every nvcc in the usual places."""
-    places = [Path("/usr/bin/nvcc"), *sorted(Path("/usr/local").glob("cuda*/bin/nvcc"))]
-    on_path = shutil.which("nvcc")
-    found = {}
-    for path in places + ([Path(on_path)] if on_path else []):
-        if not os.access(path, os.X_OK):
-            continue
-        try:
-            version = subprocess.run([path, "--version"], capture_output=True, timeout=10).stdout
-        except (OSError, subprocess.SubprocessError):
-            continue
-        match = re.search(rb"release (\d+)\.(\d+)", version)
-        if match:
-            release = (int(match.group(1)), int(match.group(2)))
-            found[str(path)] = {
-                "path": str(path),
-                "release": "{}.{}".format(*release),
-                "sm_70": NVCC_FIRST <= release < NVCC_BEYOND,
-            }
-    return list(found.values())
-
-
 def main() -> None:
     module = AnsibleModule(
-        argument_spec={"root": {"type": "str", "default": ""}}, supports_check_mode=True
+        argument_spec={
+            "root": {"type": "str", "default": ""},
+            "volta_devices": {"type": "list", "elements": "str", "default": []},
+        },
+        supports_check_mode=True,
     )
     uid = os.getuid()
     home = Path("~").expanduser()
@@ -149,15 +130,13 @@ def main() -> None:
     gpus = nvidia_devices()
     column = 3 if shutil.which("dnf") else 2
     missing = [tool for tool in TOOLS if not tool[1]()]
-    nvcc = compilers()
-    usable = [compiler for compiler in nvcc if compiler["sm_70"]]
     module.exit_json(
         changed=False,
         uid=uid,
         home=str(home),
         root=module.params["root"] or str(default),
         gpus=[address for address, _device in gpus],
-        profile="v100" if any(device in VOLTA_DEVICES for _, device in gpus) else "cpu",
+        profile="v100" if has_volta(gpus, module.params["volta_devices"]) else "cpu",
         manager=service_manager(uid),
         python={
             "path": sys.executable,
@@ -166,8 +145,6 @@ def main() -> None:
         },
         missing_tools=[tool[0] for tool in missing],
         missing_packages=sorted({str(tool[column]) for tool in missing}),
-        nvcc=usable[0] if usable else None,
-        other_nvcc=[compiler for compiler in nvcc if not compiler["sm_70"]],
     )
 
 
