@@ -21,7 +21,8 @@ void check(int status, const char* kernel, int64_t m, int64_t n, int64_t k) {
   const std::string where = std::string(kernel) + " (m=" + std::to_string(m) +
                             ", n=" + std::to_string(n) + ", k=" + std::to_string(k) + ")";
   if (status == volta::kBadShape)
-    throw std::invalid_argument(where + ": needs 1 <= m <= 8, n > 0 and k a multiple of 16");
+    throw std::invalid_argument(where +
+                                ": needs m > 0 (up to 8 on CUDA), n > 0 and k a multiple of 16");
   if (status == volta::kBadIsa)
     throw std::invalid_argument(where + ": this CPU or this build lacks the instruction set");
 #ifdef VOLTA_CUDA
@@ -30,26 +31,26 @@ void check(int status, const char* kernel, int64_t m, int64_t n, int64_t k) {
 #endif
 }
 
-void nvfp4_gemv_cpu(uintptr_t x, uintptr_t codes, uintptr_t scales, uintptr_t row_scale,
-                    uintptr_t y, int64_t m, int64_t n, int64_t k, int threads, int isa) {
-  check(volta_nvfp4_gemv_cpu(ptr<const float>(x), ptr<const uint8_t>(codes),
-                             ptr<const uint8_t>(scales), ptr<const float>(row_scale), ptr<float>(y),
-                             m, n, k, threads, isa),
-        "nvfp4_gemv_cpu", m, n, k);
+void nvfp4_linear_cpu(uintptr_t x, uintptr_t codes, uintptr_t scales, uintptr_t row_scale,
+                      uintptr_t y, int64_t m, int64_t n, int64_t k, int threads, int isa) {
+  check(volta_nvfp4_linear_cpu(ptr<const float>(x), ptr<const uint8_t>(codes),
+                               ptr<const uint8_t>(scales), ptr<const float>(row_scale),
+                               ptr<float>(y), m, n, k, threads, isa),
+        "nvfp4_linear_cpu", m, n, k);
 }
 
 void nvfp4_dequantize_cpu(uintptr_t codes, uintptr_t scales, uintptr_t row_scale, uintptr_t w,
-                          int64_t n, int64_t k, int threads, int isa) {
+                          int64_t n, int64_t k, int threads) {
   check(volta_nvfp4_dequantize_cpu(ptr<const uint8_t>(codes), ptr<const uint8_t>(scales),
-                                   ptr<const float>(row_scale), ptr<float>(w), n, k, threads, isa),
+                                   ptr<const float>(row_scale), ptr<float>(w), n, k, threads),
         "nvfp4_dequantize_cpu", 1, n, k);
 }
 
-void half_gemv_cpu(uintptr_t x, uintptr_t w, uintptr_t y, int64_t m, int64_t n, int64_t k,
-                   int threads, int isa) {
-  check(volta_half_gemv_cpu(ptr<const float>(x), ptr<const uint16_t>(w), ptr<float>(y), m, n, k,
-                            threads, isa),
-        "half_gemv_cpu", m, n, k);
+void half_linear_cpu(uintptr_t x, uintptr_t w, uintptr_t y, int64_t m, int64_t n, int64_t k,
+                     int threads, int isa) {
+  check(volta_half_linear_cpu(ptr<const float>(x), ptr<const uint16_t>(w), ptr<float>(y), m, n, k,
+                              threads, isa),
+        "half_linear_cpu", m, n, k);
 }
 
 #ifdef VOLTA_CUDA
@@ -78,9 +79,9 @@ PYBIND11_MODULE(_kernels, m) {
   m.attr("cpu_isa") = volta_cpu_isa();
   // CPU kernels run for milliseconds: other Python threads go on meanwhile.
   const py::call_guard<py::gil_scoped_release> unlocked;
-  m.def("nvfp4_gemv_cpu", nvfp4_gemv_cpu, unlocked);
+  m.def("nvfp4_linear_cpu", nvfp4_linear_cpu, unlocked);
   m.def("nvfp4_dequantize_cpu", nvfp4_dequantize_cpu, unlocked);
-  m.def("half_gemv_cpu", half_gemv_cpu, unlocked);
+  m.def("half_linear_cpu", half_linear_cpu, unlocked);
 #ifdef VOLTA_CUDA
   m.attr("cuda_archs") = py::make_tuple("sm_70", "compute_70");
   m.def("nvfp4_gemv_cuda", nvfp4_gemv_cuda);

@@ -104,47 +104,6 @@ void nvfp4_gemv(const Nvfp4Matrix& w, const float* x, float* y, int64_t begin, i
   }
 }
 
-// Eight columns of eight rows to eight rows of eight columns.
-inline void transpose(__m256* v) {
-  __m256 pairs[8], quads[8];
-  for (int i = 0; i < 8; i += 2) {
-    pairs[i] = _mm256_unpacklo_ps(v[i], v[i + 1]);
-    pairs[i + 1] = _mm256_unpackhi_ps(v[i], v[i + 1]);
-  }
-  for (int i = 0; i < 8; i += 4) {
-    quads[i] = _mm256_shuffle_ps(pairs[i], pairs[i + 2], 0x44);
-    quads[i + 1] = _mm256_shuffle_ps(pairs[i], pairs[i + 2], 0xee);
-    quads[i + 2] = _mm256_shuffle_ps(pairs[i + 1], pairs[i + 3], 0x44);
-    quads[i + 3] = _mm256_shuffle_ps(pairs[i + 1], pairs[i + 3], 0xee);
-  }
-  for (int i = 0; i < 4; ++i) {
-    v[i] = _mm256_permute2f128_ps(quads[i], quads[i + 4], 0x20);
-    v[i + 4] = _mm256_permute2f128_ps(quads[i], quads[i + 4], 0x31);
-  }
-}
-
-void nvfp4_dequantize(const Nvfp4Matrix& w, float* out, int64_t begin, int64_t end) {
-  const E2M1Tables tables;
-  const int64_t groups = w.k / kGroup;
-  for (int64_t block = begin; block < end; ++block) {
-    const __m256 row_scales = load_row_scales(w, block);
-    const int64_t rows = std::min<int64_t>(kRowBlock, w.n - block * kRowBlock);
-    for (int64_t group = 0; group < groups; ++group) {
-      const int64_t tile = block * groups + group;
-      const __m256 scale = _mm256_mul_ps(load_scales(w.scales + tile * kRowBlock), row_scales);
-      __m256 columns[kGroup];
-      for_each_column(tables, w.codes + tile * kRowBlock * kGroup / 2,
-                      [&](int k, __m256 weights) { columns[k] = _mm256_mul_ps(weights, scale); });
-      for (int half = 0; half < kGroup; half += 8) {
-        transpose(columns + half);
-        float* corner = out + block * kRowBlock * w.k + group * kGroup + half;
-        for (int64_t row = 0; row < rows; ++row)
-          _mm256_storeu_ps(corner + row * w.k, columns[half + row]);
-      }
-    }
-  }
-}
-
 inline float sum_lanes(__m256 v) {
   __m128 s = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
   s = _mm_add_ps(s, _mm_movehl_ps(s, s));
@@ -187,6 +146,6 @@ void half_gemv_any(const HalfMatrix& w, const float* x, float* y, int64_t m, int
 
 }  // namespace
 
-const CpuKernels kAvx2Kernels = {nvfp4_gemv_any, nvfp4_dequantize, half_gemv_any};
+const CpuKernels kAvx2Kernels = {nvfp4_gemv_any, half_gemv_any};
 
 }  // namespace volta

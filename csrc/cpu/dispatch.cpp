@@ -1,4 +1,6 @@
 // Checks sizes, chooses the instruction set and shares the row blocks among threads.
+#include <algorithm>
+
 #include "../kernels.h"
 #include "../nvfp4.h"
 #include "range.h"
@@ -18,8 +20,15 @@ const CpuKernels* kernels_for(int isa) {
 int64_t blocks_of(int64_t n) { return (n + kRowBlock - 1) / kRowBlock; }
 
 bool fits_matrix(int64_t n, int64_t k) { return n > 0 && k > 0 && k % kGroup == 0; }
-bool fits_gemv(int64_t m, int64_t n, int64_t k) {
-  return m > 0 && m <= kMaxGemvM && fits_matrix(n, k);
+
+// Many rows of x are taken a few at a time: decoding W anew costs less than writing it out in FP32
+// for a library's matmul, up to some hundred rows, and needs no memory.
+template <typename Kernel, typename Matrix>
+void linear(Kernel kernel, const Matrix& w, const float* x, float* y, int64_t m, int threads) {
+  parallel_for(blocks_of(w.n), threads, [&](int64_t begin, int64_t end) {
+    for (int64_t i = 0; i < m; i += kMaxGemvM)
+      kernel(w, x + i * w.k, y + i * w.n, std::min<int64_t>(kMaxGemvM, m - i), begin, end);
+  });
 }
 
 }  // namespace
@@ -36,38 +45,30 @@ int volta_cpu_isa() {
   return kScalar;
 }
 
-int volta_nvfp4_gemv_cpu(const float* x, const uint8_t* codes, const uint8_t* scales,
-                         const float* row_scale, float* y, int64_t m, int64_t n, int64_t k,
-                         int threads, int isa) {
-  if (!fits_gemv(m, n, k)) return kBadShape;
+int volta_nvfp4_linear_cpu(const float* x, const uint8_t* codes, const uint8_t* scales,
+                           const float* row_scale, float* y, int64_t m, int64_t n, int64_t k,
+                           int threads, int isa) {
+  if (m < 1 || !fits_matrix(n, k)) return kBadShape;
   const CpuKernels* kernels = kernels_for(isa);
   if (!kernels) return kBadIsa;
-  const Nvfp4Matrix w{codes, scales, row_scale, n, k};
-  parallel_for(blocks_of(n), threads,
-               [&](int64_t begin, int64_t end) { kernels->nvfp4_gemv(w, x, y, m, begin, end); });
+  linear(kernels->nvfp4_gemv, Nvfp4Matrix{codes, scales, row_scale, n, k}, x, y, m, threads);
   return kOk;
 }
 
 int volta_nvfp4_dequantize_cpu(const uint8_t* codes, const uint8_t* scales, const float* row_scale,
-                               float* w, int64_t n, int64_t k, int threads, int isa) {
+                               float* w, int64_t n, int64_t k, int threads) {
   if (!fits_matrix(n, k)) return kBadShape;
-  const CpuKernels* kernels = kernels_for(isa);
-  if (!kernels) return kBadIsa;
   const Nvfp4Matrix packed{codes, scales, row_scale, n, k};
-  parallel_for(blocks_of(n), threads, [&](int64_t begin, int64_t end) {
-    kernels->nvfp4_dequantize(packed, w, begin, end);
-  });
+  parallel_for(blocks_of(n), threads,
+               [&](int64_t begin, int64_t end) { nvfp4_dequantize(packed, w, begin, end); });
   return kOk;
 }
 
-int volta_half_gemv_cpu(const float* x, const uint16_t* w, float* y, int64_t m, int64_t n,
-                        int64_t k, int threads, int isa) {
-  if (!fits_gemv(m, n, k)) return kBadShape;
+int volta_half_linear_cpu(const float* x, const uint16_t* w, float* y, int64_t m, int64_t n,
+                          int64_t k, int threads, int isa) {
+  if (m < 1 || !fits_matrix(n, k)) return kBadShape;
   const CpuKernels* kernels = kernels_for(isa);
   if (!kernels) return kBadIsa;
-  const HalfMatrix matrix{w, n, k};
-  parallel_for(blocks_of(n), threads, [&](int64_t begin, int64_t end) {
-    kernels->half_gemv(matrix, x, y, m, begin, end);
-  });
+  linear(kernels->half_gemv, HalfMatrix{w, n, k}, x, y, m, threads);
   return kOk;
 }

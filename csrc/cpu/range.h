@@ -19,15 +19,18 @@ struct HalfMatrix {
   int64_t n, k;
 };
 
+// y[m][n] for the row blocks [begin, end); 1 <= m <= kMaxGemvM.
 struct CpuKernels {
   void (*nvfp4_gemv)(const Nvfp4Matrix& w, const float* x, float* y, int64_t m, int64_t begin,
                      int64_t end);
-  void (*nvfp4_dequantize)(const Nvfp4Matrix& w, float* out, int64_t begin, int64_t end);
   void (*half_gemv)(const HalfMatrix& w, const float* x, float* y, int64_t m, int64_t begin,
                     int64_t end);
 };
 
 extern const CpuKernels kScalarKernels;
 extern const CpuKernels kAvx2Kernels;
+
+// W in FP32 for the row blocks [begin, end): for tools and tests, so portable only.
+void nvfp4_dequantize(const Nvfp4Matrix& w, float* out, int64_t begin, int64_t end);
 
 }  // namespace volta

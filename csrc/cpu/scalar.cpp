@@ -70,19 +70,6 @@ void nvfp4_gemv(const Nvfp4Matrix& w, const float* x, float* y, int64_t m, int64
   }
 }
 
-void nvfp4_dequantize(const Nvfp4Matrix& w, float* out, int64_t begin, int64_t end) {
-  for (int64_t block = begin; block < end; ++block) {
-    for (int row = 0; row < rows_of(w.n, block); ++row) {
-      const int64_t n = block * kRowBlock + row;
-      for (int64_t group = 0; group < w.k / kGroup; ++group) {
-        float* weights = out + n * w.k + group * kGroup;
-        decode_group(w, block, group, row, weights);
-        for (int k = 0; k < kGroup; ++k) weights[k] *= w.row_scale[n];
-      }
-    }
-  }
-}
-
 void half_gemv(const HalfMatrix& w, const float* x, float* y, int64_t m, int64_t begin,
                int64_t end) {
   for (int64_t n = begin * kRowBlock; n < std::min(end * kRowBlock, w.n); ++n) {
@@ -102,6 +89,19 @@ void half_gemv(const HalfMatrix& w, const float* x, float* y, int64_t m, int64_t
 
 }  // namespace
 
-const CpuKernels kScalarKernels = {nvfp4_gemv, nvfp4_dequantize, half_gemv};
+void nvfp4_dequantize(const Nvfp4Matrix& w, float* out, int64_t begin, int64_t end) {
+  for (int64_t block = begin; block < end; ++block) {
+    for (int row = 0; row < rows_of(w.n, block); ++row) {
+      const int64_t n = block * kRowBlock + row;
+      for (int64_t group = 0; group < w.k / kGroup; ++group) {
+        float* weights = out + n * w.k + group * kGroup;
+        decode_group(w, block, group, row, weights);
+        for (int k = 0; k < kGroup; ++k) weights[k] *= w.row_scale[n];
+      }
+    }
+  }
+}
+
+const CpuKernels kScalarKernels = {nvfp4_gemv, half_gemv};
 
 }  // namespace volta

@@ -8,7 +8,7 @@ compiler: str
 cpu_isa: int
 cuda_archs: tuple[str, ...]
 
-def nvfp4_gemv_cpu(
+def nvfp4_linear_cpu(
     x: int,
     codes: int,
     scales: int,
@@ -21,9 +21,9 @@ def nvfp4_gemv_cpu(
     isa: int,
 ) -> None: ...
 def nvfp4_dequantize_cpu(
-    codes: int, scales: int, row_scale: int, w: int, n: int, k: int, threads: int, isa: int
+    codes: int, scales: int, row_scale: int, w: int, n: int, k: int, threads: int
 ) -> None: ...
-def half_gemv_cpu(
+def half_linear_cpu(
     x: int, w: int, y: int, m: int, n: int, k: int, threads: int, isa: int
 ) -> None: ...
 

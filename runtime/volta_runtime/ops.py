@@ -4,7 +4,6 @@ Activations are float32 on the CPU and float16 on CUDA; sums are float32 on both
 kernel could not survive (a wrong device, dtype, shape, stride or alignment) is refused here.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -14,12 +13,12 @@ from torch import Tensor
 from volta_runtime.errors import VoltaError
 
 _GROUP = 16  # weights that share an E4M3 scale
-_GEMV_MAX_M = 8  # rows of x up to which a GEMV beats dequantise + matmul
+_GEMV_MAX_M = 8  # rows of x up to which CUDA's GEMV is taken, above it dequantise + matmul
 _ROW_BLOCK = 8  # rows per block of the CPU layout
 _NAN = 0x7F  # E4M3 without its sign
 
-# Most bytes of one dequantised slab: about a core's L2 on the CPU, modest beside a model on CUDA.
-_SLAB_BYTES = {"cpu": 2 << 20, "cuda": 64 << 20}
+_SLAB_BYTES = 64 << 20  # of FP16 weights at most at a time: modest beside a model
+
 _DTYPE = {"cpu": torch.float32, "cuda": torch.float16}
 
 
@@ -160,12 +159,9 @@ def half_linear(x: Tensor, w: Tensor) -> Tensor:
     _check("x", x, cpu, torch.float32, (*x.shape[:-1], k))
     m = x.numel() // k
     y = x.new_empty(*x.shape[:-1], n)
-    if m > _GEMV_MAX_M:
-        _slab_matmul(x.view(m, k), y.view(m, n), lambda rows, out: out.copy_(w[rows]))
-    elif m:
-        _kernels.half_gemv_cpu(
-            x.data_ptr(), w.data_ptr(), y.data_ptr(), m, n, k, torch.get_num_threads(), _isa()
-        )
+    if m:
+        px, pw, py = (t.data_ptr() for t in (x, w, y))
+        _kernels.half_linear_cpu(px, pw, py, m, n, k, torch.get_num_threads(), _isa())
     return y
 
 
@@ -179,23 +175,31 @@ def _nvfp4_linear(x: Tensor, codes: Tensor, scales: Tensor, row_scale: Tensor) -
     _check("row_scale", row_scale, device, torch.float32, (n,))
     m = x.numel() // k
     y = x.new_empty(*x.shape[:-1], n)
-    if m > _GEMV_MAX_M:
-        unit = _ROW_BLOCK if device.type == "cpu" else 1
-
-        def dequantize(rows: slice, out: Tensor) -> None:
-            packed = slice(rows.start // unit, -(-rows.stop // unit))
-            _dequantize_rows(codes[packed], scales[packed], row_scale[rows], out)
-
-        _slab_matmul(x.view(m, k), y.view(m, n), dequantize)
-    elif m:
-        px, pc, ps, pr, py = (t.data_ptr() for t in (x, codes, scales, row_scale, y))
-        if device.type == "cpu":
-            threads = torch.get_num_threads()
-            _kernels.nvfp4_gemv_cpu(px, pc, ps, pr, py, m, n, k, threads, _isa())
-        else:
-            with torch.cuda.device(device):
-                _kernels.nvfp4_gemv_cuda(px, pc, ps, pr, py, m, n, k, _stream(device))
+    if m == 0:
+        return y
+    px, pc, ps, pr, py = (t.data_ptr() for t in (x, codes, scales, row_scale, y))
+    if device.type == "cpu":
+        _kernels.nvfp4_linear_cpu(px, pc, ps, pr, py, m, n, k, torch.get_num_threads(), _isa())
+    elif m <= _GEMV_MAX_M:
+        with torch.cuda.device(device):
+            _kernels.nvfp4_gemv_cuda(px, pc, ps, pr, py, m, n, k, _stream(device))
+    else:
+        _dequantize_and_matmul(x.view(m, k), codes, scales, row_scale, y.view(m, n))
     return y
+
+
+def _dequantize_and_matmul(
+    x: Tensor, codes: Tensor, scales: Tensor, row_scale: Tensor, y: Tensor
+) -> None:
+    """Compute y [m, n] on CUDA with only a slab of W's rows dequantised at a time."""
+    n, k = y.shape[1], x.shape[1]
+    slab = min(n, max(1, _SLAB_BYTES // (k * x.element_size())))
+    weights = x.new_empty(slab, k)
+    for start in range(0, n, slab):
+        rows = slice(start, min(start + slab, n))
+        part = weights[: rows.stop - rows.start]
+        _dequantize_rows(codes[rows], scales[rows], row_scale[rows], part)
+        torch.mm(x, part.T, out=y[:, rows])
 
 
 def _dequantize_rows(codes: Tensor, scales: Tensor, row_scale: Tensor, out: Tensor) -> None:
@@ -203,23 +207,10 @@ def _dequantize_rows(codes: Tensor, scales: Tensor, row_scale: Tensor, out: Tens
     pc, ps, pr, po = (t.data_ptr() for t in (codes, scales, row_scale, out))
     n, k = out.shape
     if out.device.type == "cpu":
-        _kernels.nvfp4_dequantize_cpu(pc, ps, pr, po, n, k, torch.get_num_threads(), _isa())
+        _kernels.nvfp4_dequantize_cpu(pc, ps, pr, po, n, k, torch.get_num_threads())
     else:
         with torch.cuda.device(out.device):
             _kernels.nvfp4_dequantize_cuda(pc, ps, pr, po, n, k, _stream(out.device))
-
-
-def _slab_matmul(x: Tensor, y: Tensor, dequantize: Callable[[slice, Tensor], Any]) -> None:
-    """Compute y [m, n] = x [m, k] Wᵀ with only a slab of W's rows dequantised at a time."""
-    (n, k), kind = (y.shape[1], x.shape[1]), x.device.type
-    fitting = _SLAB_BYTES[kind] // (k * x.element_size())
-    slab = min(n, max(1, fitting // _ROW_BLOCK) * _ROW_BLOCK)
-    weights = x.new_empty(slab, k)
-    for start in range(0, n, slab):
-        rows = slice(start, min(start + slab, n))
-        part = weights[: rows.stop - rows.start]
-        dequantize(rows, part)
-        torch.mm(x, part.T, out=y[:, rows])
 
 
 def _packed_shapes(device: torch.device, n: int, k: int) -> tuple[tuple[int, ...], tuple[int, ...]]:

@@ -5,6 +5,14 @@ import torch
 from volta_runtime import ops
 
 
+def weights_of(packed, native):
+    """W by the dequantise kernel, and by the GEMV, one column of W for each row of x."""
+    device = packed.codes.device
+    columns = torch.eye(packed.k, dtype=native, device=device).split(8)
+    products = [ops.nvfp4_linear(x.contiguous(), packed) for x in columns]
+    return ops.nvfp4_dequantize(packed, native).cpu(), torch.cat(products).T.cpu()
+
+
 def test_every_code_in_every_position(device, native):
     # Row r holds code (r + k) % 16 in column k, so each of the 16 columns meets each code.
     table = [0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6]
@@ -15,9 +23,10 @@ def test_every_code_in_every_position(device, native):
     packed = ops.nvfp4_pack(codes, one, torch.ones(16, device=device))
 
     expected = torch.tensor(table, dtype=native)[nibbles.long()]
-    actual = ops.nvfp4_dequantize(packed, native).cpu()
-    assert torch.equal(actual, expected)
-    assert torch.equal(actual.signbit(), expected.signbit())
+    dequantized, multiplied = weights_of(packed, native)
+    assert torch.equal(dequantized, expected)
+    assert torch.equal(dequantized.signbit(), expected.signbit())
+    assert torch.equal(multiplied, expected)
 
 
 def test_every_scale_byte(device, native):
@@ -27,9 +36,9 @@ def test_every_scale_byte(device, native):
     packed = ops.nvfp4_pack(
         codes, scales[:, None].to(device), torch.ones(len(scales), device=device)
     )
-    actual = ops.nvfp4_dequantize(packed, native).cpu()
     expected = scales.view(torch.float8_e4m3fn).to(native)[:, None].expand(-1, 16)
-    assert torch.equal(actual, expected)
+    for actual in weights_of(packed, native):
+        assert torch.equal(actual, expected)
 
 
 def test_subnormal_scales_survive_flush_to_zero(device, native):
@@ -39,7 +48,8 @@ def test_subnormal_scales_survive_flush_to_zero(device, native):
         codes = torch.full((1, 8), 0x22, dtype=torch.uint8, device=device)
         smallest = torch.full((1, 1), 1, dtype=torch.uint8, device=device)
         packed = ops.nvfp4_pack(codes, smallest, torch.ones(1, device=device))
-        assert (ops.nvfp4_dequantize(packed, native) == 2**-9).all()
+        for actual in weights_of(packed, native):
+            assert (actual == 2**-9).all()
     finally:
         torch.set_flush_denormal(False)
 

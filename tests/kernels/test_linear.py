@@ -21,22 +21,22 @@ def test_gemv(sample, worst, device, native, m, n, k):
     assert worst(y, x.double() @ made.exact.T) < TOLERANCE[device.type]
 
 
-@pytest.mark.parametrize("m", [9, 64])
-@pytest.mark.parametrize(("n", "k"), [(7, 48), (1501, 576), (3072, 576)])
-def test_matmul_above_the_gemv(sample, worst, device, native, m, n, k):
+@pytest.mark.parametrize("m", [9, 67])
+@pytest.mark.parametrize(("n", "k"), [(7, 48), (1501, 576)])
+def test_more_rows_than_a_gemv_takes(sample, worst, device, native, m, n, k):
     made = sample(n, k, device)
     x = torch.randn(m, k).to(native)
     y = ops.nvfp4_linear(x.to(device), made.packed)
     assert worst(y, x.double() @ made.exact.T) < 2 * TOLERANCE[device.type]
 
 
-@pytest.mark.parametrize("m", [8, 9])
-def test_only_a_slab_is_dequantised_at_a_time(sample, worst, device, native, monkeypatch, m):
-    monkeypatch.setattr(ops, "_SLAB_BYTES", {"cpu": 24 * 64 * 4, "cuda": 24 * 64 * 2})
-    made = sample(61, 64, device)  # three slabs, the last one short
-    x = torch.randn(m, 64).to(native)
-    y = ops.nvfp4_linear(x.to(device), made.packed)
-    assert worst(y, x.double() @ made.exact.T) < 2 * TOLERANCE[device.type]
+@pytest.mark.gpu
+def test_only_a_slab_is_dequantised_at_a_time(sample, worst, cuda, monkeypatch):
+    monkeypatch.setattr(ops, "_SLAB_BYTES", 24 * 64 * 2)
+    made = sample(61, 64, cuda)  # three slabs, the last one short
+    x = torch.randn(9, 64).half()
+    y = ops.nvfp4_linear(x.to(cuda), made.packed)
+    assert worst(y, x.double() @ made.exact.T) < 2 * TOLERANCE["cuda"]
 
 
 @pytest.mark.parametrize("scale", [448.0, 2.0**-9, -448.0])
@@ -73,7 +73,7 @@ def test_leading_dimensions_are_kept(sample, device, native):
 
 
 @pytest.mark.parametrize("isa", [0, 1])
-@pytest.mark.parametrize("m", [1, 2, 3, 4, 5, 6, 7, 8, 20])
+@pytest.mark.parametrize("m", [1, 2, 3, 4, 5, 6, 7, 8, 21])
 @pytest.mark.parametrize(("n", "k"), [(1, 16), (49, 576), (2000, 592)])
 def test_half_linear(worst, monkeypatch, isa, m, n, k):
     if isa > ops._isa():

@@ -79,10 +79,12 @@ def test_dequantize_refuses_a_foreign_dtype():
 
 
 def test_the_kernels_check_sizes_themselves():
-    with pytest.raises(ValueError, match=r"nvfp4_gemv_cpu \(m=9, n=8, k=32\): needs 1 <= m <= 8"):
-        ops._kernels.nvfp4_gemv_cpu(0, 0, 0, 0, 0, 9, 8, 32, 1, 0)
+    with pytest.raises(
+        ValueError, match=r"nvfp4_linear_cpu \(m=1, n=8, k=24\): needs .* a multiple of 16"
+    ):
+        ops._kernels.nvfp4_linear_cpu(0, 0, 0, 0, 0, 1, 8, 24, 1, 0)
     with pytest.raises(ValueError, match="lacks the instruction set"):
-        ops._kernels.half_gemv_cpu(0, 0, 0, 1, 8, 32, 1, 2)
+        ops._kernels.half_linear_cpu(0, 0, 0, 1, 8, 32, 1, 2)
 
 
 def test_missing_kernels_are_told_at_the_first_call():

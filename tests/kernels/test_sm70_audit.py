@@ -58,10 +58,9 @@ def test_the_gemv_loads_128_bits_and_dequantise_stores_them(library):
     assert (len(gemv), len(dequantize)) == (16, 1)
     for code in gemv:
         loads = re.findall(r"\bLDG\.E\.(\w+)", code)
-        assert loads.count("128") >= 5, code.splitlines()[
-            0
-        ]  # codes, and x for four times 8 columns
-        # Narrower are only the pairs of scale bytes and the rows' FP32 scales ("CONSTANT": 32 bits).
+        # 128 bits: codes, and x for four times eight columns. Narrower are only the pairs of scale
+        # bytes (U16) and the rows' FP32 scales (32 bits, which SASS leaves unsaid).
+        assert loads.count("128") >= 5, code.splitlines()[0]
         assert set(loads) == {"128", "U16", "CONSTANT"}, code.splitlines()[0]
     assert re.search(r"\bSTG\.E\.128", dequantize[0])
     assert not any(re.search(r"\b(LDL|STL)\b", code) for code in functions)
