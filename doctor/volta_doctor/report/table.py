@@ -36,7 +36,10 @@ def write(report: Report, file: TextIO, verbose: bool) -> None:
         status = group[0].status
         table.add_row(Text(status.value.upper(), style=_STYLES[status]), body(group, verbose))
     if table.row_count:
-        console.print(table)
+        with console.capture() as capture:
+            console.print(table)
+        # rich pads every cell to the width; a log or a mail wants none of that
+        file.writelines(f"{line.rstrip()}\n" for line in capture.get().splitlines())
         console.print()
     summary = report.summary
     counts = f"{summary.fail} fail, {summary.unknown} unknown, {summary.warn} warn, " + (
