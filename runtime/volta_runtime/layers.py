@@ -4,6 +4,7 @@ Activations are float32 on the CPU and float16 on CUDA; residual streams and nor
 on both, because float16 residuals overflow in several model families.
 """
 
+import os
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -18,6 +19,24 @@ from volta_runtime.errors import ModelError
 def activation_dtype(device: torch.device) -> torch.dtype:
     """float32 on the CPU, float16 on CUDA (sm_70 has no bfloat16)."""
     return torch.float32 if device.type == "cpu" else torch.float16
+
+
+def require_memory(device: torch.device, need: int, what: str, remedy: str) -> None:
+    """Raises ModelError when `need` bytes for `what` exceed the device's memory.
+
+    That is the free memory of a GPU, but all the memory of a host: its caches give way, and pages
+    that are never touched cost nothing.
+    """
+    if device.type == "cuda":
+        room, where = torch.cuda.mem_get_info(device)[0], "of GPU memory are free"
+    else:
+        room = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        where = "of memory are in this machine"
+    if need > room:
+        raise ModelError(
+            f"{what} would take {need / 2**30:.1f} GiB, but {room / 2**30:.1f} GiB {where}; "
+            f"{remedy}"
+        )
 
 
 @dataclass(frozen=True)
@@ -128,16 +147,12 @@ class KVCache:
     ) -> None:
         shape = (slots, layers, 2, kv_heads, max_len, head_dim)
         dtype = activation_dtype(device)
-        if device.type == "cuda":
-            need = torch.Size(shape).numel() * dtype.itemsize
-            free, total = torch.cuda.mem_get_info(device)
-            if need > free:
-                raise ModelError(
-                    f"the KV cache for {slots} sequences of {max_len} tokens takes "
-                    f"{need / 2**30:.1f} GiB, but only {free / 2**30:.1f} of "
-                    f"{total / 2**30:.1f} GiB GPU memory are free; lower --max-model-len or "
-                    "--max-num-seqs"
-                )
+        require_memory(
+            device,
+            torch.Size(shape).numel() * dtype.itemsize,
+            f"the KV cache for {slots} sequences of {max_len} tokens",
+            "lower --max-model-len or --max-num-seqs",
+        )
         self._data = torch.empty(shape, dtype=dtype, device=device)
         self._free = set(range(slots))
         self._slot_of: dict[SequenceCache, int] = {}
@@ -200,7 +215,7 @@ class Attention:
         if len(self._segments) == 1:
             return self._attend(layer, 0, q, k, v)
         lengths = [s.length for s in self._segments]
-        parts = zip(q.split(lengths), k.split(lengths), v.split(lengths), strict=True)
+        parts = zip(*(torch.split(x, lengths) for x in (q, k, v)), strict=True)
         return torch.cat([self._attend(layer, i, *part) for i, part in enumerate(parts)])
 
     def _attend(self, layer: int, index: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:

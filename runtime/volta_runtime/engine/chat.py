@@ -40,7 +40,7 @@ class ChatTemplate:
             return self._template.render(
                 messages=messages, add_generation_prompt=True, **self._special_tokens
             )
-        except jinja2.TemplateError as error:
+        except Exception as error:  # a template is a program: it may fail in any way
             raise RequestError(
                 f"messages: the model's chat template refuses them: {error}", "messages"
             ) from None

@@ -4,7 +4,7 @@ import logging
 import random
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 
@@ -90,12 +90,11 @@ class Engine:
                     f"{self.running} requests are running and {self.waiting} waiting, which is "
                     "this server's limit; try again later"
                 )
-            if params.seed is None:
-                params = replace(params, seed=self._seeds.getrandbits(63))
+            seed = self._seeds.getrandbits(63) if params.seed is None else params.seed
             generation = Generation(
                 prompt,
                 params,
-                Sampler(params, prompt, self.vocab_size, self._model.device),
+                Sampler(params, seed, prompt, self.vocab_size, self._model.device),
                 self.tokenizer.stream(params.stop),
                 sink,
             )

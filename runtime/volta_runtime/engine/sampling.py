@@ -14,14 +14,15 @@ class Sampler:
     """The random and penalty state of one sequence."""
 
     def __init__(
-        self, params: SamplingParams, prompt: list[int], vocab_size: int, device: torch.device
+        self,
+        params: SamplingParams,
+        seed: int,
+        prompt: list[int],
+        vocab_size: int,
+        device: torch.device,
     ) -> None:
         self._params = params
-        self._generator = torch.Generator(device)
-        if params.seed is not None:
-            self._generator.manual_seed(params.seed)
-        else:
-            self._generator.seed()
+        self._generator = torch.Generator(device).manual_seed(seed)
         if params.penalises:
             self._counts = torch.zeros(vocab_size, device=device)
             self._seen = torch.zeros(vocab_size, dtype=torch.bool, device=device)

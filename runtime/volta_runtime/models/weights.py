@@ -6,13 +6,14 @@ module at a time, so that no more than one module is ever held twice.
 
 from collections.abc import Mapping
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from volta_runtime import ops
 from volta_runtime.checkpoint import Checkpoint
 from volta_runtime.errors import ModelError
-from volta_runtime.layers import HalfLinear, Linear, NVFP4Linear
+from volta_runtime.layers import HalfLinear, Linear, NVFP4Linear, require_memory
 
 Shape = tuple[int, ...]
 
@@ -49,7 +50,8 @@ class Weights:
     def check(self, shapes: Mapping[str, Shape]) -> None:
         """Compare the whole checkpoint with the model's modules and their weight shapes.
 
-        Raises ModelError naming missing, unexpected and mis-shaped tensors.
+        Raises ModelError naming missing, unexpected and mis-shaped tensors, or when the weights
+        are larger than the device's memory.
         """
         expected: dict[str, Shape] = {}
         for module, shape in shapes.items():
@@ -69,6 +71,13 @@ class Weights:
                 + "; ".join(problems[:_SHOWN])
                 + (f"; and {more} more" if more > 0 else "")
             )
+
+        require_memory(
+            self.device,
+            sum(end - begin for begin, end in (info.offsets for info in tensors.values())),
+            f"{self._checkpoint.path}: the weights",
+            "stop what else uses it, or serve a smaller model",
+        )
 
     def vector(self, module: str) -> Tensor:
         """A norm's weight, float32."""
@@ -114,10 +123,7 @@ class Weights:
         """A tensor on the CPU, read into memory of its own: a map would keep pages resident."""
         info = self._checkpoint.tensors[name]
         begin, end = info.offsets
-        data = torch.empty(end - begin, dtype=torch.uint8)
-        with info.file.open("rb") as file:
-            file.seek(begin)
-            count = file.readinto(data.numpy())
-        if count != end - begin:
-            raise ModelError(f"{info.file}: {name} ends {end - begin - count} bytes short")
-        return data.view(_DTYPES[info.dtype]).view(info.shape)
+        data = np.fromfile(info.file, np.uint8, end - begin, offset=begin)
+        if data.nbytes != end - begin:
+            raise ModelError(f"{info.file}: {name} ends {end - begin - data.nbytes} bytes short")
+        return torch.from_numpy(data).view(_DTYPES[info.dtype]).view(info.shape)

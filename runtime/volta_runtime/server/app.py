@@ -83,7 +83,9 @@ async def _answer(
     # The first output is awaited here, so that a refusal is a status and not a broken stream.
     first = await _while_connected(raw, anext(outputs))
     return StreamingResponse(
-        _events(answer, request.include_usage, first, outputs), media_type="text/event-stream"
+        _events(answer, request.include_usage, first, outputs),
+        headers={"Cache-Control": "no-cache"},
+        media_type="text/event-stream",
     )
 
 

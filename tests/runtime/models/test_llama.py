@@ -159,7 +159,7 @@ def test_tensors_that_do_not_fit_are_named(make_tiny, load, change, message):
 
 def test_a_quantised_weight_without_its_scale_is_refused(make_tiny, load):
     name = "model.layers.1.mlp.up_proj.weight_scale"
-    with pytest.raises(CheckpointError, match="mlp.up_proj"):
+    with pytest.raises(CheckpointError, match=r"mlp\.up_proj"):
         load(make_tiny(lambda t: t.pop(name)))
 
 
@@ -184,7 +184,7 @@ def test_unsupported_config_is_refused(make_tiny, load, config, message):
 
 
 def test_a_context_beyond_the_model_is_refused(tiny, load):
-    with pytest.raises(ModelError, match="--max-model-len 257 .* 256"):
+    with pytest.raises(ModelError, match=r"--max-model-len 257 .* 256"):
         load(tiny, max_len=257)
 
 
@@ -194,3 +194,8 @@ def test_weights_beyond_float16_are_refused(make_tiny, load):
 
     with pytest.raises(ModelError, match=r"model.embed_tokens.weight.*65504"):
         load(make_tiny(enlarge))
+
+
+def test_a_cache_beyond_the_memory_is_refused(tiny, load):
+    with pytest.raises(ModelError, match=r"1000000000 sequences of 256 tokens would take \d+\.\d"):
+        load(tiny).make_cache(10**9)
