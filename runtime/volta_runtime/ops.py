@@ -138,10 +138,14 @@ def nvfp4_linear(x: Tensor, w: NVFP4Weight) -> Tensor:
     """
     if x.dim() == 0 or x.shape[-1] != w.k:
         raise ValueError(f"x has shape {list(x.shape)}, needs [..., {w.k}] for W [{w.n}, {w.k}]")
-    # Eager calls skip the dispatcher, which would cost as much as a small kernel.
-    op = torch.ops.volta.nvfp4_linear if torch.compiler.is_compiling() else _nvfp4_linear
-    result: Tensor = op(x, w.codes, w.scales, w.row_scale)
-    return result
+    if torch.compiler.is_compiling():
+        y: Tensor = torch.ops.volta.nvfp4_linear(x, w.codes, w.scales, w.row_scale)
+        return y
+    # Eager calls skip the dispatcher and what packing has checked: both cost as much as a small
+    # kernel.
+    device = w.codes.device
+    _check("x", x, device, _DTYPE[device.type], x.shape)
+    return _nvfp4_linear(x, w.codes, w.scales, w.row_scale)
 
 
 def half_linear(x: Tensor, w: Tensor) -> Tensor:
@@ -167,12 +171,6 @@ def half_linear(x: Tensor, w: Tensor) -> Tensor:
 
 def _nvfp4_linear(x: Tensor, codes: Tensor, scales: Tensor, row_scale: Tensor) -> Tensor:
     device, n, k = x.device, row_scale.shape[0], x.shape[-1]
-    _require_kernels(device)
-    codes_shape, scales_shape = _packed_shapes(device, n, k)
-    _check("x", x, device, _DTYPE[device.type], x.shape)
-    _check("codes", codes, device, torch.uint8, codes_shape)
-    _check("scales", scales, device, torch.uint8, scales_shape)
-    _check("row_scale", row_scale, device, torch.float32, (n,))
     m = x.numel() // k
     y = x.new_empty(*x.shape[:-1], n)
     if m == 0:
@@ -295,6 +293,18 @@ def _check(
     )
 
 
+def _nvfp4_linear_op(x: Tensor, codes: Tensor, scales: Tensor, row_scale: Tensor) -> Tensor:
+    """What the dispatcher calls, with tensors of any origin."""
+    device = x.device
+    _require_kernels(device)
+    codes_shape, scales_shape = _packed_shapes(device, row_scale.shape[0], x.shape[-1])
+    _check("x", x, device, _DTYPE[device.type], x.shape)
+    _check("codes", codes, device, torch.uint8, codes_shape)
+    _check("scales", scales, device, torch.uint8, scales_shape)
+    _check("row_scale", row_scale, device, torch.float32, (row_scale.shape[0],))
+    return _nvfp4_linear(x, codes, scales, row_scale)
+
+
 def _nvfp4_linear_fake(x: Tensor, _codes: Tensor, _scales: Tensor, row_scale: Tensor) -> Tensor:
     return x.new_empty(*x.shape[:-1], row_scale.shape[0])
 
@@ -305,7 +315,7 @@ def _register() -> torch.library.Library:
         "nvfp4_linear(Tensor x, Tensor codes, Tensor scales, Tensor row_scale) -> Tensor"
     )
     for key in ("CPU", "CUDA"):
-        library.impl("nvfp4_linear", _nvfp4_linear, key)  # type: ignore[no-untyped-call]
+        library.impl("nvfp4_linear", _nvfp4_linear_op, key)  # type: ignore[no-untyped-call]
     torch.library.register_fake("volta::nvfp4_linear", _nvfp4_linear_fake, lib=library)
     return library
 

@@ -51,12 +51,23 @@ def test_pack_refuses_nan_scales(byte):
         (torch.zeros(2, 32).half(), "x is torch.float16 [2, 32] on cpu"),
         (torch.zeros(2, 64)[:, ::2], "strides [64, 2]"),
         (torch.zeros(32, 2).T, "strides [1, 2]"),
-        (torch.zeros(2, 32, device="meta"), "there are kernels for cpu and cuda, not for meta"),
+        (torch.zeros(2, 32, device="meta"), "x is torch.float32 [2, 32] on meta"),
     ],
 )
 def test_linear_refuses(x, message):
     with pytest.raises(ValueError, match=re.escape(message)):
         ops.nvfp4_linear(x, pack())
+
+
+def test_the_operator_checks_the_packed_tensors_too():
+    w, x = pack(), torch.zeros(2, 32)
+    op = torch.ops.volta.nvfp4_linear
+    with pytest.raises(ValueError, match=r"codes is torch\.uint8 \[1, 2, 32\]"):
+        op(x, w.codes[..., ::2], w.scales, w.row_scale)
+    with pytest.raises(ValueError, match=r"scales is torch\.uint8 \[1, 1, 8\]"):
+        op(x, w.codes, w.scales[:, :1], w.row_scale)
+    with pytest.raises(ValueError, match=r"codes is .* needs contiguous torch\.uint8 \[3, 2, 64\]"):
+        op(x, w.codes, w.scales, torch.ones(17))
 
 
 @pytest.mark.parametrize(
