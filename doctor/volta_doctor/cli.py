@@ -33,7 +33,14 @@ _root = click.option(
 
 
 @cli.command(epilog=_EPILOG)
-@click.option("--format", "form", type=click.Choice(["table", "json"]), default="table")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["table", "json"]),
+    default="table",
+    show_default=True,
+    help="For a reader, or for a program.",
+)
 @click.option("--snapshot", type=click.File("rb"), help="Judge saved facts, not this host.")
 @click.option(
     "--profile",
@@ -74,12 +81,13 @@ def check(
     chosen = detect(facts.facts, profile)
     result = report.build(facts, chosen, judge(facts.facts, rows, chosen))
     if form == "json":
-        click.echo(report.to_json(result))
+        sys.stdout.reconfigure(encoding="utf-8")  # type: ignore[union-attr]  # as JSON must be
+        _print(report.to_json(result))
     else:
         from volta_doctor.report import table
 
         sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]  # a log may hold anything
-        table.write(result, sys.stdout, verbose)
+        _print(table.to_text(result, sys.stdout, verbose))
     context.exit(result.summary.exit_code)
 
 
@@ -101,6 +109,14 @@ def snapshot(output: str, root: str | None) -> None:
         part.replace(output)
     except OSError as error:
         raise click.UsageError(f"{output}: {error.strerror}") from error
+
+
+def _print(text: str) -> None:
+    """Write to stdout; a reader that has left (head, less) does not change the verdict."""
+    try:
+        print(text, flush=True)  # noqa: T201 - the report itself
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _selected(select: tuple[str, ...]) -> "list[Row]":

@@ -168,6 +168,7 @@ class Probe:
 
     def get(self, url: str, limit: float) -> Answer:
         """Ask an HTTP server of this host, never through a proxy, for at most `limit` seconds."""
+        import http.client
         import urllib.error
         import urllib.request
 
@@ -180,7 +181,7 @@ class Probe:
         except urllib.error.HTTPError as error:
             body = error.read().decode(errors="replace")
             return Answer(error.code, body, time.monotonic() - started)
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, http.client.HTTPException) as error:
             reason = getattr(error, "reason", None) or error
             return Answer(None, "", time.monotonic() - started, str(reason))
 
@@ -208,8 +209,8 @@ class Probe:
         proxy = xmlrpc.client.ServerProxy("http://localhost/RPC2", transport=Transport())
         try:
             return getattr(proxy, method)(*args)
-        except xmlrpc.client.Fault as fault:
-            raise CannotLook(f"{socket_path}: {fault.faultString}") from fault
+        except xmlrpc.client.Error as error:  # a fault, or an HTTP error such as 401
+            raise CannotLook(f"{socket_path}: {error}") from error
         except (FileNotFoundError, ConnectionRefusedError) as error:
             raise NobodyThere(f"{socket_path}: {error.strerror}") from error
         except OSError as error:

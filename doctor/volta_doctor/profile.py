@@ -9,7 +9,6 @@ from volta_doctor.facts.model import Facts
 from volta_doctor.facts.pci import DEVICES, PciDevice
 
 Name = Literal["cpu", "v100", "nvidia", "unknown"]
-FORCIBLE = ("cpu", "v100")
 
 
 class Profile(msgspec.Struct, frozen=True, kw_only=True):

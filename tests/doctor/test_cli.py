@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -162,9 +163,8 @@ def test_one_paragraph_for_many_subjects_and_one_reason(snapshot_with):
     snapshot = snapshot_with({"nvml": {"gpus": {0: off, 1: off}}, "smi": "the disk is on fire"})
     profile = detect(snapshot.facts)
     findings = judge(snapshot.facts, catalog.checks().values(), profile)
-    out = io.StringIO()
-    table.write(build(snapshot, profile, findings), out, verbose=False)
-    text = " ".join(out.getvalue().split())
+    report = build(snapshot, profile, findings)
+    text = " ".join(table.to_text(report, io.StringIO(), verbose=False).split())
     assert text.count("ECC is off.") == 1
     assert "GPU-00000001-0000-0000-0000-000000000000]" in text
     assert "UNKNOWN driver-model, smi-rc, smi-hang the disk is on fire" in text
@@ -174,17 +174,32 @@ def test_brackets_in_a_log_are_text_not_markup(snapshot_with):
     log = {"lines": {3: {"time": 9.0, "text": "[red] task [/x] blocked for more than 120 seconds"}}}
     snapshot = snapshot_with({"kernel_log": log})
     profile = detect(snapshot.facts)
-    out = io.StringIO()
     findings = judge(snapshot.facts, catalog.checks().values(), profile)
-    table.write(build(snapshot, profile, findings), out, verbose=False)
-    assert "[red] task [/x] blocked" in out.getvalue()
+    text = table.to_text(build(snapshot, profile, findings), io.StringIO(), verbose=False)
+    assert "[red] task [/x] blocked" in text
 
 
 def test_an_ascii_terminal_is_enough(doctor, saved):
     log = {"lines": {3: {"time": 9.0, "text": "tâche blocked for more than 120 seconds"}}}
-    done = doctor("check", "--snapshot", saved({"kernel_log": log}), PYTHONIOENCODING="ascii")
+    ascii_only = {"PYTHONIOENCODING": "ascii"}
+    path = saved({"kernel_log": log})
+    done = doctor("check", "--snapshot", path, **ascii_only)
     assert done.returncode == 1
     assert "t?che" in done.stdout
+    done = doctor("check", "--snapshot", path, "--format", "json", **ascii_only)
+    assert json.loads(done.stdout)["findings"][0]["evidence"][0]["text"].startswith("tâche")
+
+
+def test_a_reader_that_leaves_changes_no_verdict(repo, saved):
+    env = {**os.environ, "PYTHONPATH": str(repo / "doctor")}
+    command = f"{sys.executable} -m volta_doctor check -v --snapshot {saved({})}"
+    done = subprocess.run(
+        ["bash", "-c", f"{command} | true; exit ${{PIPESTATUS[0]}}"],
+        capture_output=True,
+        text=True,
+        env=env,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def best_of(count, run):
@@ -253,3 +268,29 @@ def test_rows_name_known_sections_and_the_catalogue_s_own_levels():
         assert set(row.sections) <= set(Facts.__struct_fields__), row.id
         assert "ok" in row.rule
         assert row.id not in row.hides
+
+
+@pytest.mark.skipif(not shutil.which("cc"), reason="no C compiler to build the fake NVML with")
+@pytest.mark.parametrize(
+    ("fake", "code", "found"),
+    [
+        ("v100-sxm2-16gb-x8", 0, {}),
+        ("mixed-vbios", 1, {"vbios-mix": "warn"}),
+        ("ecc-pending", 1, {"ecc-mode": "warn"}),
+        ("gpu-lost", 3, {"vbios-mix": "unknown", "ecc-mode": "unknown"}),
+        ("mismatch", 3, {"vbios-mix": "unknown", "ecc-mode": "unknown"}),
+    ],
+)
+def test_the_whole_way_from_nvml_to_the_exit_code(repo, fake, code, found):
+    host = [sys.executable, str(repo / "tests/fakegpu/fakegpu.py"), "run", fake, "--"]
+    args = ["check", "--profile", "v100", "--select", "vbios-mix,ecc-mode", "--format", "json"]
+    done = subprocess.run(
+        [*host, sys.executable, "-m", "volta_doctor", *args],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(repo / "doctor")},
+    )
+    assert done.returncode == code, done.stderr
+    findings = json.loads(done.stdout)["findings"]
+    problems = {f["id"]: f["status"] for f in findings if f["status"] not in ("ok", "skip")}
+    assert problems == found

@@ -101,7 +101,7 @@ def test_rank_is_severity_then_root_causes():
 @pytest.mark.parametrize(
     ("statuses", "code"),
     [
-        ([], 0),
+        (["skip", "skip"], 3),
         (["ok", "info", "skip"], 0),
         (["ok", "warn"], 1),
         (["warn", "unknown"], 3),

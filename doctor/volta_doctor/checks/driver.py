@@ -3,8 +3,8 @@
 from volta_doctor.catalog import Row, compat
 from volta_doctor.checks.registry import check
 from volta_doctor.facts.model import Facts, Missing
-from volta_doctor.facts.modules import LIBRARY, PROC_VERSION, ModulesFacts
-from volta_doctor.facts.nvml import NvmlFacts
+from volta_doctor.facts.modules import LIBRARY, PROC_VERSION, ModulesFacts, parse_version
+from volta_doctor.facts.nvml import NvmlFacts, value
 from volta_doctor.facts.packages import branch_of_version
 from volta_doctor.findings import Evidence, Finding
 
@@ -52,16 +52,18 @@ def driver_loaded(facts: Facts, row: Row) -> Finding:
 def driver_lib_match(facts: Facts, row: Row) -> Finding:
     """After an upgrade without a reboot the old module meets the new library."""
     modules, nvml = facts.modules.need(), facts.nvml.need()
-    library = modules.libraries[0] if modules.libraries else None
     seen = [version_line(modules), init_result(nvml)]
-    if library:
-        seen.append(Evidence(library.path, f"version {library.version}"))
+    theirs = parse_version(value(nvml.nvml_version) or "")
+    if modules.libraries:
+        library = modules.libraries[0]
+        theirs = library.version or theirs
+        seen.append(Evidence(library.path, f"version {theirs}"))
     smi = facts.smi.data
     said = smi.output if smi and "Driver/library version mismatch" in smi.output else ""
     if said:
         seen.append(Evidence("nvidia-smi", said))
     mismatch = nvml.init_error is not None and nvml.init_error.error == _MISMATCH
-    ours, theirs = modules.loaded_version, library.version if library else None
+    ours = modules.loaded_version
     if mismatch or said or (ours and theirs and ours != theirs):
         return row.fail(
             f"The loaded module is {ours or 'unknown'}, the library {theirs or 'unknown'}.", *seen
@@ -69,7 +71,7 @@ def driver_lib_match(facts: Facts, row: Row) -> Finding:
     if ours is None:
         return row.unknown("No NVIDIA kernel module is loaded to compare with.", *seen)
     if theirs is None:
-        return row.unknown(f"{LIBRARY} was not found, or its version is not in its name.", *seen)
+        return row.unknown(f"The version of {LIBRARY} is nowhere to be found.", *seen)
     return row.ok(f"Module and library are {ours}.", *seen)
 
 

@@ -34,6 +34,11 @@ def shown(reading: object) -> str:
     return "not recorded" if reading is None else str(reading)
 
 
+def unopened(row: Row, gpu: GpuFacts) -> Finding:
+    """Say that nothing is known of a GPU that NVML could not open."""
+    return row.unknown(f"NVML cannot open it: {shown(gpu.handle_error)}.", subject=subject(gpu))
+
+
 @check("nvml-abi")
 def nvml_abi(facts: Facts, row: Row) -> Finding:
     """A binding for another branch calls functions that are not there or misreads structures."""
@@ -63,6 +68,9 @@ def vbios_mix(facts: Facts, row: Row) -> Iterable[Finding]:
     by_part: dict[str, dict[str, list[str]]] = {}
     for gpu in gpus(facts):
         part, vbios = value(gpu.part_number), value(gpu.vbios)
+        if gpu.handle_error:
+            yield unopened(row, gpu)
+            continue
         if part is None or vbios is None:
             text = f"part number {shown(gpu.part_number)}, VBIOS {shown(gpu.vbios)}"
             yield row.unknown(f"NVML does not tell: {text}.", subject=subject(gpu))
@@ -84,7 +92,9 @@ def ecc_mode(facts: Facts, row: Row) -> Iterable[Finding]:
         current, pending = gpu.ecc.current, gpu.ecc.pending
         seen = Evidence("NVML", f"current {shown(current)}, pending {shown(pending)}")
         name = subject(gpu)
-        if isinstance(current, NvmlError) and current.error == _NOT_SUPPORTED:
+        if gpu.handle_error:
+            yield unopened(row, gpu)
+        elif isinstance(current, NvmlError) and current.error == _NOT_SUPPORTED:
             yield row.skip("This card has no ECC mode.", seen, subject=name)
         elif value(current) is None or value(pending) is None:
             yield row.unknown("NVML does not tell the ECC mode.", seen, subject=name)

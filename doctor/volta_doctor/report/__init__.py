@@ -37,11 +37,14 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def exit_code(findings: list[Finding]) -> int:
-    """Return 2 for failures, else 3 where something could not be told, else 1 for warnings."""
+    """Return 2 for failures, else 3 where something could not be told, else 1 for warnings.
+
+    When every check was skipped nothing was judged, and that is no health either.
+    """
     seen = {finding.status for finding in findings}
     if Status.FAIL in seen:
         return 2
-    if Status.UNKNOWN in seen:
+    if Status.UNKNOWN in seen or seen <= {Status.SKIP}:
         return 3
     return 1 if Status.WARN in seen else 0
 

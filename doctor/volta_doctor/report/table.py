@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from volta_doctor.findings import HOST, Finding, Status
+from volta_doctor.findings import HOST, SEVERITY, Finding, Status
 from volta_doctor.report import Report
 
 _STYLES = {
@@ -23,32 +23,31 @@ _QUIET = (Status.OK, Status.SKIP)
 _FEW = 3
 
 
-def write(report: Report, file: TextIO, verbose: bool) -> None:
-    """Write the table. Without `verbose`: no ok, no skip, nothing folded, little evidence."""
+def to_text(report: Report, file: TextIO, verbose: bool) -> str:
+    """Return the table, in the width and colours of `file`.
+
+    Without `verbose`: no ok, no skip, nothing folded, little evidence.
+    """
     console = Console(file=file, highlight=False, markup=False, emoji=False)
-    profile = report.profile
-    console.print(Text(f"profile {profile.name}: {profile.reason}", style="bold"))
-    console.print(Text(f"{report.host or 'unnamed host'}, {report.taken}, {report.tool}\n"))
+    profile, summary = report.profile, report.summary
     table = Table.grid(padding=(0, 2))
     table.add_column(width=7, no_wrap=True)
     table.add_column(overflow="fold")
     for group in grouped(report.findings, verbose):
         status = group[0].status
         table.add_row(Text(status.value.upper(), style=_STYLES[status]), body(group, verbose))
-    if table.row_count:
-        with console.capture() as capture:
-            console.print(table)
-        # rich pads every cell to the width; a log or a mail wants none of that
-        file.writelines(f"{line.rstrip()}\n" for line in capture.get().splitlines())
-        console.print()
-    summary = report.summary
-    counts = f"{summary.fail} fail, {summary.unknown} unknown, {summary.warn} warn, " + (
-        f"{summary.info} info, {summary.ok} ok, {summary.skip} skip"
-    )
+    counts = ", ".join(f"{getattr(summary, s.value)} {s.value}" for s in SEVERITY)
     folded = f" ({summary.folded} folded under their cause)" if summary.folded else ""
-    console.print(
-        Text(f"{summary.verdict}: {counts}{folded}; profile {profile.name}", style="bold")
-    )
+    with console.capture() as capture:
+        console.print(Text(f"profile {profile.name}: {profile.reason}", style="bold"))
+        console.print(Text(f"{report.host or 'unnamed host'}, {report.taken}, {report.tool}\n"))
+        if table.row_count:
+            console.print(table)
+            console.print()
+        last_line = f"{summary.verdict}: {counts}{folded}; profile {profile.name}"
+        console.print(Text(last_line, style="bold"))
+    # rich pads every cell to the full width; a log or a mail wants none of that
+    return "\n".join(line.rstrip() for line in capture.get().splitlines())
 
 
 def grouped(findings: list[Finding], verbose: bool) -> list[list[Finding]]:
@@ -78,7 +77,7 @@ def body(group: list[Finding], verbose: bool) -> Text:
     if len(shown) < len(lines):
         shown.append(f"(and {len(lines) - len(shown)} more of the kind)")
     if verbose or first.status in _WITH_REMEDY:
-        evidence = [e for finding in group for e in finding.evidence]
+        evidence = list(dict.fromkeys(e for finding in group for e in finding.evidence))
         for seen in evidence if verbose else evidence[:_FEW]:
             line = f":{seen.line}" if seen.line else ""
             shown.append(f"seen: {seen.source}{line}: {seen.text}")
