@@ -26,7 +26,9 @@ _QUANTIZATIONS = (None, "None", "auto", "compressed-tensors")
 def main() -> None:
     """The console script: user errors are one line on stderr, never a traceback."""
     try:
-        sys.exit(cli.main(prog_name="volta-serve", standalone_mode=False))
+        sys.exit(
+            cli.main(prog_name="volta-serve", standalone_mode=False, auto_envvar_prefix=env.PREFIX)
+        )
     except click.UsageError as error:
         error.show()
         sys.exit(_USAGE)
@@ -126,7 +128,8 @@ def serve(
 ) -> None:
     """Serve a checkpoint over the OpenAI-compatible HTTP API.
 
-    Flags have vLLM's names. Listens on this machine only unless --host says otherwise.
+    Flags have vLLM's names, and each has an environment variable: VOLTA_SERVE_PORT is --port.
+    Listens on this machine only unless --host says otherwise.
     """
     if not model.is_dir():
         raise VoltaError(
@@ -139,7 +142,6 @@ def serve(
         stream=sys.stderr,
     )
     env.yield_idle_cores()
-    from volta_runtime.engine import EngineConfig
     from volta_runtime.server.serve import ServeConfig
     from volta_runtime.server.serve import serve as run
 
@@ -151,7 +153,8 @@ def serve(
             port=port,
             device=device,
             max_model_len=max_model_len,
-            engine=EngineConfig(max_num_seqs=max_num_seqs, seed=seed),
+            max_num_seqs=max_num_seqs,
+            seed=seed,
             api_key=_api_key(api_key_file),
         )
     )

@@ -2,6 +2,8 @@
 
 import os
 
+# Every option of `volta-serve serve` has a variable: VOLTA_SERVE_PORT is --port.
+PREFIX = "VOLTA"
 API_KEY = "VOLTA_API_KEY"
 NOTIFY_SOCKET = "NOTIFY_SOCKET"
 OMP_WAIT_POLICY = "OMP_WAIT_POLICY"

@@ -27,13 +27,13 @@ _NOT_FINITE = (
 class EngineConfig:
     """max_num_seqs: sequences served together. max_waiting: requests that may queue behind them.
 
-    max_num_batched_tokens: tokens of one step; a step's duration is what a running stream waits
-    while another request's prompt is read.
+    prompt_tokens_per_step: prompts are read in pieces of this size; a running stream waits for one
+    such piece at a time.
     """
 
     max_num_seqs: int = 4
     max_waiting: int = 64
-    max_num_batched_tokens: int = 256
+    prompt_tokens_per_step: int = 64
     seed: int | None = None
 
 
@@ -49,7 +49,7 @@ class Engine:
         self._config = config
         self._seeds = random.Random(config.seed)  # noqa: S311 - sampling, not secrets
         self._scheduler = Scheduler(
-            model.make_cache(config.max_num_seqs), config.max_num_batched_tokens
+            model.make_cache(config.max_num_seqs), config.prompt_tokens_per_step
         )
         self._changed = threading.Condition()
         self._submitted: list[Generation] = []

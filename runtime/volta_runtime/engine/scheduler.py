@@ -73,16 +73,16 @@ class Piece:
 class Scheduler:
     """First come, first served into a fixed number of slots; then all advance together.
 
-    Every running sequence that generates gets one token in every step. What is left of
-    `max_batched_tokens` goes to prompts, in pieces, taking turns, so that a long prompt delays
-    neither the others' tokens nor a short prompt for long.
+    Every running sequence that generates gets one token in every step. Beside them, up to
+    `prompt_tokens` of prompts are read, which take turns: so a long prompt delays neither the
+    others' tokens nor a short prompt for long.
     """
 
-    def __init__(self, cache: KVCache, max_batched_tokens: int) -> None:
+    def __init__(self, cache: KVCache, prompt_tokens: int) -> None:
         self.waiting: deque[Generation] = deque()
         self.running: list[Generation] = []
         self._cache = cache
-        self._max_batched_tokens = max_batched_tokens
+        self._prompt_tokens = prompt_tokens
 
     def plan(self) -> list[Piece]:
         """Admit what fits and return the next step, with at most one piece per sequence."""
@@ -92,7 +92,7 @@ class Scheduler:
             self.running.append(generation)
         pieces = [Piece.of(generation) for generation in self.running]
         step = [piece for piece in pieces if len(piece.tokens) == 1]
-        budget = self._max_batched_tokens - len(step)
+        budget = self._prompt_tokens
         for piece in pieces:
             if len(piece.tokens) > 1 and budget > 0:
                 step.append(piece.cut(budget))

@@ -26,6 +26,9 @@ log = logging.getLogger(__name__)
 _GRACE_S = 3
 _CLOSE_S = 2
 
+# A CPU reads a prompt as fast in pieces of 64 as in larger ones; a GPU needs large ones.
+_PROMPT_TOKENS_PER_STEP = {"cpu": 64, "cuda": 2048}
+
 
 @dataclass(frozen=True)
 class ServeConfig:
@@ -37,7 +40,8 @@ class ServeConfig:
     port: int
     device: str
     max_model_len: int | None
-    engine: EngineConfig
+    max_num_seqs: int
+    seed: int | None
     api_key: str | None
 
 
@@ -49,7 +53,15 @@ def serve(config: ServeConfig) -> None:
     device = _device(config.device)
     log.info("loading %s on %s (kernels: %s)", config.model, device, ops.kernels_info())
     model = load_model(checkpoint, device, config.max_model_len)
-    engine = Engine(model, tokenizer, config.engine)
+    engine = Engine(
+        model,
+        tokenizer,
+        EngineConfig(
+            max_num_seqs=config.max_num_seqs,
+            prompt_tokens_per_step=_PROMPT_TOKENS_PER_STEP[device.type],
+            seed=config.seed,
+        ),
+    )
     app = create_app(engine, config.names, config.api_key)
     server = _Server(
         uvicorn.Config(

@@ -23,9 +23,9 @@ def test_length_and_counts(make_engine, run):
 
 def test_together_as_alone(make_engine, run):
     prompts = ["a", "a longer prompt that is read in pieces " * 4, "b", "hello", "x" * 60]
-    alone = make_engine(max_num_seqs=1, max_num_batched_tokens=256)
+    alone = make_engine(max_num_seqs=1, prompt_tokens_per_step=256)
     expected = [run(alone, prompt, max_tokens=20).finish() for prompt in prompts]
-    together = make_engine(max_num_seqs=3, max_num_batched_tokens=16)
+    together = make_engine(max_num_seqs=3, prompt_tokens_per_step=16)
     runs = [run(together, prompt, max_tokens=20) for prompt in prompts]
     assert [r.finish() for r in runs] == expected
 
@@ -88,7 +88,7 @@ def test_the_queue_is_bounded(make_engine, run):
 
 
 def test_a_long_prompt_does_not_stall_a_stream(make_engine, run):
-    engine = make_engine(max_num_batched_tokens=8)
+    engine = make_engine(prompt_tokens_per_step=8)
     stream = run(engine, max_tokens=200)
     stream.next()
     long = run(engine, "y" * 200, max_tokens=1)

@@ -4,7 +4,6 @@ import json
 
 import pytest
 from fastapi.testclient import TestClient
-from volta_runtime.engine import EngineConfig
 from volta_runtime.errors import QueueFullError
 from volta_runtime.server.app import create_app
 from volta_runtime.server.middleware import MAX_BODY_BYTES
@@ -315,8 +314,3 @@ def test_metrics(client):
         "volta_num_requests_waiting 0.0",
     ):
         assert line in text
-
-
-def test_defaults_fit_the_step():
-    config = EngineConfig()
-    assert config.max_num_seqs < config.max_num_batched_tokens

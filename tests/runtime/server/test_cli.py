@@ -1,3 +1,4 @@
+import os
 import subprocess
 import sys
 
@@ -67,3 +68,12 @@ def test_verify(volta_serve, make_tiny):
 
 def test_version(volta_serve):
     assert volta_serve("--version").stdout.startswith("volta-serve, version ")
+
+
+def test_every_option_has_a_variable(volta_serve):
+    variables = {"VOLTA_SERVE_MODEL": "from/the/environment", "VOLTA_SERVE_PORT": "0"}
+    done = volta_serve("serve", env=os.environ | variables)
+    assert "--model from/the/environment: no such directory" in done.stderr
+    done = volta_serve("serve", env=os.environ | variables | {"VOLTA_SERVE_PORT": "x"})
+    assert done.returncode == 64
+    assert "'--port'" in done.stderr
