@@ -34,7 +34,7 @@ def is_volta(device: PciDevice) -> bool:
 def card_name(device: PciDevice) -> str:
     """Return a card's name where the catalogue knows it, and its PCI id."""
     device_id = device.device.removeprefix("0x")
-    name = compat().volta.names.get(device_id, "Volta card" if is_volta(device) else "other card")
+    name = compat().volta.names.get(device_id, "Volta card" if is_volta(device) else "NVIDIA card")
     return f"{name} (10de:{device_id})"
 
 
