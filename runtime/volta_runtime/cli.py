@@ -89,7 +89,7 @@ def _check_quantization(
     "--max-num-seqs",
     default=4,
     show_default=True,
-    type=click.IntRange(1, 64),
+    type=click.IntRange(1, 256),
     help="Requests served together; each reserves a KV cache of --max-model-len.",
 )
 @click.option(
