@@ -76,10 +76,10 @@ def lock(
 def bundle(
     stack_file: Path, profile: str, detected: str | None, source: Path | None, out: Path
 ) -> None:
-    """Write lock, source and requirements to OUT/PROFILE; prints a JSON summary."""
+    """Write lock, source and requirements to OUT/RELEASE; prints a JSON summary."""
     stack = read_stack(stack_file)
     chosen = choose_profile(stack, profile, detected)
-    report = write_bundle(stack, chosen, source or find_source(), out.resolve() / chosen)
+    report = write_bundle(stack, chosen, source or find_source(), out.resolve())
     click.echo(msgspec.json.encode(report))
 
 
