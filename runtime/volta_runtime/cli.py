@@ -12,6 +12,7 @@ import click
 from volta_runtime import env
 from volta_runtime.checkpoint import verify as verify_checkpoint
 from volta_runtime.errors import VoltaError
+from volta_runtime.server.listen import bind
 
 _USAGE = 64  # EX_USAGE of sysexits.h, as volta-doctor has it
 
@@ -141,6 +142,8 @@ def serve(
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
         stream=sys.stderr,
     )
+    # Before torch is imported and the model read, so that a taken port shows at once.
+    sock = bind(host, port)
     env.yield_idle_cores()
     from volta_runtime.server.serve import ServeConfig
     from volta_runtime.server.serve import serve as run
@@ -156,7 +159,8 @@ def serve(
             max_num_seqs=max_num_seqs,
             seed=seed,
             api_key=_api_key(api_key_file),
-        )
+        ),
+        sock,
     )
 
 

@@ -1,4 +1,4 @@
-"""The listening socket: taken before the model is loaded, so that a taken port shows at once."""
+"""The listening socket, and who else may have its port; no torch here."""
 
 import errno
 import socket

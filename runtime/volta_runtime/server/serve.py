@@ -18,7 +18,7 @@ from volta_runtime.engine import Engine, EngineConfig, Tokenizer
 from volta_runtime.errors import ModelError, VoltaError
 from volta_runtime.models import load_model
 from volta_runtime.server.app import create_app
-from volta_runtime.server.listen import bind, bind_error
+from volta_runtime.server.listen import bind_error
 
 log = logging.getLogger(__name__)
 
@@ -45,9 +45,8 @@ class ServeConfig:
     api_key: str | None
 
 
-def serve(config: ServeConfig) -> None:
-    """Serve until SIGTERM or SIGINT. Raises VoltaError or CheckpointError before that."""
-    sock = bind(config.host, config.port)
+def serve(config: ServeConfig, sock: socket.socket) -> None:
+    """Serve on a bound socket until SIGTERM or SIGINT. Raises VoltaError before that."""
     checkpoint = open_checkpoint(config.model)
     tokenizer = Tokenizer(config.model)
     device = _device(config.device)
@@ -67,6 +66,7 @@ def serve(config: ServeConfig) -> None:
         uvicorn.Config(
             app,
             log_config=None,
+            log_level="warning",  # our own lines say what uvicorn's would
             access_log=False,
             server_header=False,
             timeout_graceful_shutdown=_GRACE_S + _CLOSE_S,
@@ -80,6 +80,7 @@ def serve(config: ServeConfig) -> None:
         raise bind_error(config.host, config.port, error) from None
     finally:
         engine.stop()
+    log.info("stopped")
 
 
 def _device(name: str) -> torch.device:
