@@ -24,6 +24,7 @@ from safetensors.torch import load_file
 from tokenizers import Tokenizer
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
+
 from volta_runtime.checkpoint import open_checkpoint
 from volta_runtime.layers import Segment
 from volta_runtime.models.registry import load_model

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from volta_doctor.facts.model import Snapshot, decode
 from volta_doctor.probe import Answer, CannotLook, Completed, Probe
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+
 from volta_doctor.catalog import checks
 from volta_doctor.checks import CHECKS
 from volta_doctor.judge import examine

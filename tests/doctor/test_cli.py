@@ -11,6 +11,7 @@ from pathlib import Path
 
 import jsonschema
 import pytest
+
 from volta_doctor import catalog, docs
 from volta_doctor.facts.model import encode
 from volta_doctor.judge import judge

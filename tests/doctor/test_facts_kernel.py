@@ -1,6 +1,7 @@
 """Collectors of the machine, its kernel, modules, log and processes."""
 
 import pytest
+
 from volta_doctor.facts import dkms, kernel_log, modules, pci, processes
 from volta_doctor.facts import host as host_facts
 from volta_doctor.probe import CannotLook

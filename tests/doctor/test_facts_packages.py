@@ -1,6 +1,7 @@
 """Package collectors: dpkg, apt, rpm and OpenPGP keyrings."""
 
 import pytest
+
 from volta_doctor.facts import apt, packages, rpm
 from volta_doctor.facts.openpgp import sha1_bound_keys
 from volta_doctor.probe import CannotLook

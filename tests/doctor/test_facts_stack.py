@@ -8,6 +8,7 @@ import threading
 import xmlrpc.server
 
 import pytest
+
 from volta_doctor.facts import python_env, release, service, smi
 from volta_doctor.probe import Answer, CannotLook, NobodyThere, Probe
 

@@ -5,6 +5,7 @@ import time
 
 import msgspec
 import pytest
+
 from volta_doctor.facts.gather import COLLECTORS, Collector, gather
 from volta_doctor.facts.model import Facts, Snapshot, SnapshotError, decode, encode
 from volta_doctor.facts.pci import PciFacts

@@ -1,6 +1,7 @@
 """Folding, ranking, profiles and the verdict."""
 
 import pytest
+
 from volta_doctor.catalog import checks
 from volta_doctor.checks import CHECKS
 from volta_doctor.checks.registry import check

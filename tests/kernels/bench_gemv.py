@@ -15,6 +15,7 @@ from functools import partial
 
 import torch
 from torch import Tensor
+
 from volta_runtime import ops
 
 LAYERS = 30

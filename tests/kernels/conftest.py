@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import pytest
 import torch
 from torch import Tensor
+
 from volta_runtime import ops
 
 E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)

@@ -4,6 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
+
 from volta_runtime import ops
 
 # CPU: FP32 throughout. CUDA: FP16 results (eps 9.8e-4, so half of it per value), and for more

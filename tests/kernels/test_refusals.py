@@ -6,6 +6,7 @@ import sys
 
 import pytest
 import torch
+
 from volta_runtime import ops
 
 

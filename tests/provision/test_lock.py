@@ -5,6 +5,7 @@ import shutil
 
 import pytest
 import yaml
+
 from volta_doctor.catalog import compat
 from volta_provision import lockfile
 from volta_provision.bundle import write_bundle

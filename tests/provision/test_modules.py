@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+
 from volta_doctor.catalog import compat
 
 facts = importlib.import_module("volta_provision.modules.volta_facts")

@@ -1,6 +1,7 @@
 """stack.yaml is read strictly: every mistake is named, with its place and what is allowed."""
 
 import pytest
+
 from volta_provision.errors import StackError
 from volta_provision.stack import Serve, read_models, read_stack
 

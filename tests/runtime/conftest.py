@@ -8,6 +8,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+
 from volta_runtime.checkpoint import open_checkpoint
 from volta_runtime.engine import Engine, EngineConfig, SamplingParams
 from volta_runtime.engine import Tokenizer as EngineTokenizer

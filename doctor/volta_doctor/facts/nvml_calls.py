@@ -8,6 +8,7 @@ from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 import pynvml as nvml
+
 from volta_doctor.facts.nvml import GpuProcess, NvmlError, RetiredPage
 
 F = TypeVar("F", bound=msgspec.Struct)

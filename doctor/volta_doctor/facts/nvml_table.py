@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 import pynvml as nvml
+
 from volta_doctor.facts.nvml import GpuFacts, NvLinkFacts, NvmlError, NvmlFacts, Reading, value
 from volta_doctor.facts.nvml_calls import (
     COMPUTE_MODES,

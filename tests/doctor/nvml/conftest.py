@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 import pytest
+
 import volta_doctor
 from volta_doctor.facts.nvml import NvmlFacts
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
+
 from volta_doctor.facts.nvml import NvmlError, collect, errors, value
 
 SNAPSHOTS = [

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+
 from volta_runtime.checkpoint.safetensors import SafetensorsWriter, tensor_bytes
 
 NVFP4_GROUP = {

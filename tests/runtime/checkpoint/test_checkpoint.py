@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+
 from volta_runtime.checkpoint import CheckpointError, open_checkpoint
 
 EMBEDDING = {"model.embed_tokens.weight": ("F16", (16, 32))}

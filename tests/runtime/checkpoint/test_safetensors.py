@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 import safetensors.numpy
+
 from volta_runtime.checkpoint import CheckpointError
 from volta_runtime.checkpoint.safetensors import SafetensorsWriter, read_header
 

@@ -3,6 +3,7 @@
 import subprocess
 
 import pytest
+
 from volta_runtime.checkpoint import CheckpointError, verify
 from volta_runtime.checkpoint.sums import write_sums
 

@@ -9,6 +9,7 @@ import gguf
 import numpy as np
 import pytest
 from gguf import GGMLQuantizationType as Type
+
 from volta_runtime.checkpoint import open_checkpoint, verify
 from volta_runtime.convert import ConvertError, convert_gguf
 from volta_runtime.quant import nvfp4

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+
 from volta_runtime import ops
 from volta_runtime.convert import convert_gguf
 

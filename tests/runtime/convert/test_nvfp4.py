@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+
 from volta_runtime.quant import nvfp4
 
 SMALLEST = np.float32(1e-45)  # the least denormal

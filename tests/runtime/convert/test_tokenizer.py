@@ -4,6 +4,7 @@ import json
 
 import pytest
 from tokenizers import Tokenizer
+
 from volta_runtime.convert import convert_gguf
 from volta_runtime.convert.source import GGUFSource
 from volta_runtime.convert.tokenizer import write_tokenizer

@@ -2,6 +2,7 @@ import json
 from datetime import datetime
 
 import pytest
+
 from volta_runtime.engine import Tokenizer
 from volta_runtime.engine.chat import ChatTemplate
 from volta_runtime.errors import ModelError, RequestError

@@ -3,6 +3,7 @@ import time
 
 import pytest
 import torch
+
 from volta_runtime.engine import Engine, EngineConfig, Tokenizer
 from volta_runtime.errors import EngineDeadError, QueueFullError, VoltaError
 

@@ -3,6 +3,7 @@ from collections import Counter
 
 import pytest
 import torch
+
 from volta_runtime.engine import SamplingParams
 from volta_runtime.engine.sampling import Sampler
 

@@ -1,4 +1,5 @@
 import pytest
+
 from volta_runtime.engine import Tokenizer
 
 

@@ -3,6 +3,7 @@ import json
 import pytest
 import torch
 from safetensors.torch import load_file
+
 from volta_runtime.checkpoint import CheckpointError
 from volta_runtime.errors import ModelError
 from volta_runtime.layers import Segment

@@ -10,6 +10,7 @@ import time
 import httpx
 import pytest
 from fastapi.testclient import TestClient
+
 from volta_runtime.server.app import create_app
 
 NAME = "tiny"

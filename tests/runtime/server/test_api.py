@@ -4,6 +4,7 @@ import json
 
 import pytest
 from fastapi.testclient import TestClient
+
 from volta_runtime.errors import QueueFullError
 from volta_runtime.server.app import create_app
 from volta_runtime.server.middleware import MAX_BODY_BYTES
