@@ -5,13 +5,18 @@ import importlib
 import socket
 import subprocess
 import sys
+from unittest import mock
 
 import pytest
 
 from volta_doctor.catalog import compat
 
-facts = importlib.import_module("volta_provision.modules.volta_facts")
-preflight = importlib.import_module("volta_provision.modules.volta_preflight")
+# Importing Ansible replaces sys.intern, which torch.compile does not bear in the same process;
+# the functions tested here need nothing of it. The plays in tests/hosts run the modules whole.
+names = ("ansible", "ansible.module_utils", "ansible.module_utils.basic")
+with mock.patch.dict(sys.modules, {name: mock.MagicMock() for name in names}):
+    facts = importlib.import_module("volta_provision.modules.volta_facts")
+    preflight = importlib.import_module("volta_provision.modules.volta_preflight")
 
 
 def pci(root, address, vendor, device, class_):
