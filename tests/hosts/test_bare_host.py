@@ -4,12 +4,17 @@ The tests of this file are steps of one story and run in order.
 """
 
 import json
+import os
 import re
+import subprocess
+import sys
 import urllib.request
+from pathlib import Path
 
 import openai
 import pytest
 
+SSH_OPTIONS = ("StrictHostKeyChecking=no", "UserKnownHostsFile=/dev/null")
 QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
 
 
@@ -67,6 +72,35 @@ def test_the_openai_client_streams_the_answer(port):
 
 def test_a_second_run_changes_nothing(up, port):
     assert recap(up())["changed"] == 0
+
+
+def test_a_control_node_finds_the_same_release_by_ssh(host, repo, port, tmp_path):
+    """The same sources and stack give the same lock on another machine: nothing to do there."""
+    stack = (repo / "stack.yaml").read_text().replace("port: 8000", f"port: {port}")
+    (tmp_path / "stack.yaml").write_text(stack)
+    variables = {
+        "ansible_host": "127.0.0.1",
+        "ansible_port": host.port,
+        "ansible_user": "root",
+        "ansible_ssh_private_key_file": str(host.key),
+        "ansible_ssh_common_args": " ".join(f"-o {option}" for option in SSH_OPTIONS),
+        "preflight_stack": str(tmp_path / "stack.yaml"),
+        "preflight_bundles": str(tmp_path / "bundles"),
+    }
+    inventory = {"volta": {"hosts": {"v100-a": variables}}}
+    (tmp_path / "hosts").write_text(json.dumps(inventory))
+    command = [Path(sys.executable).with_name("ansible-playbook"), "site.yml"]
+    result = subprocess.run(
+        [*command, "-i", tmp_path / "hosts"],
+        cwd=repo / "playbooks",
+        env={**os.environ, "ANSIBLE_HOME": str(tmp_path / "ansible")},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert result.returncode == 0, result.stdout
+    assert recap(result.stdout)["changed"] == 1, result.stdout  # the bundle, on this machine
 
 
 def test_the_doctor_states_the_profile(host, port):
