@@ -108,6 +108,7 @@ def snapshot(output: str, root: str | None) -> None:
         part.write_bytes(data)
         part.replace(output)
     except OSError as error:
+        part.unlink(missing_ok=True)
         raise click.UsageError(f"{output}: {error.strerror}") from error
 
 

@@ -20,7 +20,7 @@ _HEAD = """# Checks
 
 `volta-doctor check` makes these checks. Each gives one of six verdicts: *ok*, *info*, *warn*,
 *fail*, *unknown* (a fact that it needs could not be had; the reason is told) or *skip* (it does
-not apply to this host). Checks marked *GPU* are skipped on a host without an NVIDIA card.
+not apply to this host). Checks marked *GPU* are skipped on a host without a Volta card.
 
 Exit codes: 0 healthy, 1 warnings, 2 failures, 3 could not tell, 64 wrong usage.
 """
@@ -40,9 +40,12 @@ def checks_md() -> str:
 def _section(row: Row) -> str:
     lines = [f"### {row.id}\n", f"{row.title[0].upper()}{row.title[1:]}.{' *GPU*' * row.gpu}\n"]
     lines += [f"- **{level}**: {text}" for level, text in row.rule.items()]
-    lines.append(f"- needs: {', '.join(row.sections)}")
+    also = f"; uses: {', '.join(row.further_sections)}" if row.uses else ""
+    lines.append(f"- needs: {', '.join(row.sections)}{also}")
     if hidden := [check_id for check_id in row.hides if check_id in checks()]:
         lines.append(f"- hides: {', '.join(hidden)}")
+    if row.blinds:
+        lines.append(f"- hides while they cannot tell: {', '.join(row.blinds)}")
     lines.append(f"- fix (risk: {row.risk}): {row.fix}")
     if row.volta_note:
         lines.append(f"- on Volta: {row.volta_note}")

@@ -8,6 +8,7 @@ from volta_doctor.catalog import Row, checks
 from volta_doctor.checks import CHECKS
 from volta_doctor.facts.model import Facts, Missing, Section
 from volta_doctor.findings import HOST, SEVERITY, Finding, Status
+from volta_doctor.profile import SECTIONS as OF_PROFILE
 from volta_doctor.profile import Profile
 
 _FOUND = (Status.FAIL, Status.WARN, Status.INFO)
@@ -15,10 +16,9 @@ _PROBLEM = (*_FOUND, Status.UNKNOWN)
 
 
 def sections_of(rows: Iterable[Row]) -> set[str]:
-    """Return the sections to collect for these checks, with those that tell the profile."""
-    needed = {section for row in rows for section in row.sections}
-    # Evidence that a rule may use although it can do without.
-    return needed | {"host", "pci", "release", "kernel_log"}
+    """Return the sections to collect for these checks, the host's name and its profile."""
+    of_rows = {section for row in rows for section in (*row.sections, *row.further_sections)}
+    return of_rows | {"host", *OF_PROFILE}
 
 
 def judge(facts: Facts, rows: Iterable[Row], profile: Profile) -> list[Finding]:
@@ -29,7 +29,7 @@ def judge(facts: Facts, rows: Iterable[Row], profile: Profile) -> list[Finding]:
 
 def examine(facts: Facts, row: Row, profile: Profile) -> list[Finding]:
     """Run one check: skipped where it makes no sense, unknown where a need is not met."""
-    if row.gpu and profile.name == "cpu":
+    if row.gpu and profile.name in ("cpu", "nvidia"):
         return [row.skip(profile.reason)]
     if row.gpu and profile.name == "unknown":
         return [row.unknown(profile.reason)]
@@ -47,7 +47,7 @@ def examine(facts: Facts, row: Row, profile: Profile) -> list[Finding]:
 
 
 def fold(findings: list[Finding]) -> list[Finding]:
-    """Put each consequence under its root cause, as the catalogue's `hides` says."""
+    """Put each consequence under its root cause, as the catalogue's `hides` and `blinds` say."""
     cause: dict[int, int] = {}
 
     def root(index: int) -> int:
@@ -56,18 +56,8 @@ def fold(findings: list[Finding]) -> list[Finding]:
         return index
 
     for above, parent in enumerate(findings):
-        hidden = checks()[parent.id].hides
-        if parent.status not in _FOUND or not hidden:
-            continue
         for below, child in enumerate(findings):
-            if (
-                child.id in hidden
-                and child.status in _PROBLEM
-                and SEVERITY.index(parent.status) <= SEVERITY.index(child.status)
-                and (parent.subject == child.subject or HOST in (parent.subject, child.subject))
-                and below not in cause
-                and root(above) != below
-            ):
+            if explains(parent, child) and below not in cause and root(above) != below:
                 cause[below] = above
     hides: dict[int, list[str]] = {}
     for below in cause:
@@ -82,6 +72,19 @@ def fold(findings: list[Finding]) -> list[Finding]:
         )
         for index, finding in enumerate(findings)
     ]
+
+
+def explains(parent: Finding, child: Finding) -> bool:
+    """Say whether `child` is to be read as a consequence of `parent`."""
+    row = checks()[parent.id]
+    blinded = child.status is Status.UNKNOWN and child.id in row.blinds
+    return (
+        parent.status in _FOUND
+        and child.status in _PROBLEM
+        and (blinded or child.id in row.hides)
+        and SEVERITY.index(parent.status) <= SEVERITY.index(child.status)
+        and (parent.subject == child.subject or HOST in (parent.subject, child.subject))
+    )
 
 
 def rank(findings: list[Finding]) -> list[Finding]:

@@ -9,6 +9,7 @@ from volta_doctor.facts.model import Facts
 from volta_doctor.facts.pci import DEVICES, PciDevice
 
 Name = Literal["cpu", "v100", "nvidia", "unknown"]
+SECTIONS = ("pci", "modules", "release")
 
 
 class Profile(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,7 +40,7 @@ def card_name(device: PciDevice) -> str:
 
 
 def detect(facts: Facts, forced: str | None = None) -> Profile:
-    """Choose the profile from what PCI shows; an installed v100 release outweighs an empty bus."""
+    """Choose the profile from what PCI shows; other signs of a card outweigh an empty bus."""
     found = _from_pci(facts)
     if forced is None:
         return found
@@ -60,13 +61,15 @@ def _from_pci(facts: Facts) -> Profile:
     if any(is_volta(device) for device in pci.gpus):
         return Profile(name="v100", reason=_count(cards), cards=cards)
     if cards:
-        reason = f"{_count(cards)}: no Volta card, and the rules are Volta's"
+        reason = f"{_count(cards)}: no Volta card, and the rules are for Volta"
         return Profile(name="nvidia", reason=reason, cards=cards)
     nothing = f"no NVIDIA card on this host (looked in {DEVICES})"
-    release = facts.release.data
+    # A card that has fallen off the bus must not turn into a host that never had one.
+    release, modules = facts.release.data, facts.modules.data
     if release and release.manifest.profile == "v100":
-        # A card that has fallen off the bus must not turn into a host that never had one.
         return Profile(name="v100", reason=f"the installed release is for v100, yet {nothing}")
+    if modules and modules.proc_version:  # the module does not stay loaded where it finds no card
+        return Profile(name="v100", reason=f"the NVIDIA module is loaded, yet {nothing}")
     return Profile(name="cpu", reason=nothing)
 
 

@@ -5,10 +5,12 @@ from pathlib import Path
 
 import pytest
 import yaml
+from msgspec import structs
 
 from volta_doctor.catalog import checks
 from volta_doctor.checks import CHECKS
-from volta_doctor.judge import examine
+from volta_doctor.facts.model import Facts, absent
+from volta_doctor.judge import examine, sections_of
 from volta_doctor.profile import detect
 
 CASES = Path(__file__).parents[1] / "data/doctor/checks"
@@ -65,6 +67,19 @@ def test_a_need_that_no_snapshot_holds_is_never_ok(check_id, snapshot_with):
     (finding,) = examine(empty, checks()[check_id], detect(empty))
     assert finding.status == "unknown"
     assert "no such section" in finding.message
+
+
+@pytest.mark.parametrize("check_id", CHECKS)
+def test_a_check_looks_at_no_section_that_its_row_does_not_name(check_id, snapshot_with):
+    # --select collects what the row names, and the verdict must not depend on more
+    row = checks()[check_id]
+    hidden = set(Facts.__struct_fields__) - sections_of([row])
+    for case in cases(check_id):
+        facts = snapshot_with(case["facts"]).facts
+        gone = {name: absent() for name in hidden}
+        blind = structs.replace(facts, **gone)
+        profile = detect(facts)
+        assert examine(blind, row, profile) == examine(facts, row, profile), case["case"]
 
 
 def test_problems_show_evidence(snapshot_with):

@@ -18,7 +18,11 @@ from volta_doctor.judge import judge
 from volta_doctor.profile import detect
 from volta_doctor.report import build, table
 
-NO_CARD = {"pci": {"devices": []}, "release": {"manifest": {"profile": "cpu"}}}
+NO_CARD = {
+    "pci": {"devices": []},
+    "modules": {"proc_version": None},
+    "release": {"manifest": {"profile": "cpu"}},
+}
 
 
 @pytest.fixture
@@ -151,7 +155,7 @@ def test_table_names_the_problem_the_evidence_and_the_fix(doctor, saved):
     assert "\x1b" not in done.stdout
     assert not any(line.endswith(" ") for line in lines)
     text = " ".join(done.stdout.split())
-    assert "FAIL driver-loaded No NVIDIA kernel module is loaded." in text
+    assert "FAIL driver-loaded Module 580.95.05 is on disk for this kernel" in text
     assert "seen: /proc/driver/nvidia/version: absent" in text
     assert "fix: Install the proprietary R580 driver" in text
     assert "hides: driver-lib-match, smi-rc, nvml-abi, vbios-mix, ecc-mode" in text

@@ -36,6 +36,9 @@ def test_host_on_bare_metal(host):
         ({"/proc/sys/kernel/osrelease": "5.15.1-microsoft-standard-WSL2\n"}, "virtual", True),
         ({"/.dockerenv": ""}, "container", "docker"),
         ({"/run/systemd/container": "systemd-nspawn\n"}, "container", "systemd-nspawn"),
+        ({"/run/secrets/kubernetes.io": None}, "container", "kubernetes"),
+        ({"/proc/1/environ": "PATH=/sbin\0container=lxc\0"}, "container", "lxc"),
+        ({"/proc/1/environ": "PATH=/sbin\0mycontainer=no\0"}, "container", None),
         # docker hides /sys/firmware: absent there does not mean a BIOS boot
         ({"/.dockerenv": ""}, "secure_boot", None),
         ({SECURE_BOOT: b"\6\0\0\0\1"}, "secure_boot", True),
@@ -101,6 +104,10 @@ def test_modules_of_the_running_and_the_newest_kernel(host):
             "/proc/modules": "nvidia_uvm 1 0\nnvidia 1 9 nvidia_uvm,\next4 1 1\n",
             modules.PROC_VERSION: "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.95.05\n",
             f"/lib/modules/{K}/modules.dep": "dkms/nvidia-uvm.ko: x\ndkms/nvidia.ko:\n",
+            f"/lib/modules/{K}/modules.builtin": "",
+            f"/lib/modules/{NEW}/modules.builtin": "",
+            # headers alone, for which DKMS has built a module
+            "/lib/modules/6.1.0-41-amd64/modules.dep": "dkms/nvidia.ko:\n",
             f"/lib/modules/{NEW}/modules.dep": "fs/ext4.ko:\ndkms/nvidia-current.ko.xz: a\n",
             "/lib/modules/6.1.0-22-amd64/modules.dep": "",
             "/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1": "-> libnvidia-ml.so.580.95.05",
@@ -142,7 +149,9 @@ def test_alternatives_are_followed_inside_the_root(host):
 def test_no_module_anywhere_and_no_lib_modules(host):
     facts = modules.collect(host(files=KERNEL))
     assert (facts.proc_version, facts.on_disk, facts.libraries) == (None, None, [])
-    facts = modules.collect(host(files=KERNEL | {f"/lib/modules/{K}/modules.dep": ""}))
+    here = f"/lib/modules/{K}"
+    empty = {f"{here}/modules.dep": "", f"{here}/modules.builtin": ""}
+    facts = modules.collect(host(files=KERNEL | empty))
     assert facts.on_disk == [modules.KernelModule(kernel=K)]
 
 

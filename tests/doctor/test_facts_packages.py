@@ -76,6 +76,7 @@ def test_apt_host(host, data):
         | {
             apt.STATUS: STATUS,
             "/etc/apt/preferences.d/nvidia": PREFERENCES,
+            "/etc/apt/preferences.d/nvidia.disabled": PREFERENCES,
             "/etc/apt/sources.list": f"# deb {CUDA} /\ndeb http://deb.debian.org/debian sid main\n",
             "/etc/apt/sources.list.d/cuda.list": f"deb [signed-by=/usr/c.asc] {CUDA} /\n",
             "/usr/c.asc": (data / "keys/sha1.asc").read_bytes(),
@@ -119,6 +120,13 @@ def test_a_silent_apt_cache_is_a_stated_problem(host):
     facts = packages.collect(host(files=CARD | {apt.STATUS: STATUS}, commands=commands))
     assert facts.candidates_problem == "apt-cache policy: E: lock"
     assert facts.drivers[0].candidate is None
+    commands = {
+        "apt-cache policy nvidia-driver": POLICY,
+        "apt-cache show nvidia-driver=590.44.01-1": (100, "", "E: no such version"),
+        "apt-config dump": CONFIG,
+    }
+    facts = packages.collect(host(files=CARD | {apt.STATUS: STATUS}, commands=commands))
+    assert facts.candidates_problem == "apt-cache show: E: no such version"
 
 
 @pytest.mark.parametrize(
@@ -206,7 +214,8 @@ def test_rpm_host(host):
     )
     facts = packages.collect(probe)
     assert (facts.manager, [p.name for p in facts.drivers]) == ("dnf", ["kmod-nvidia-latest-dkms"])
-    assert facts.pins[0].packages.startswith("kmod-nvidia")
+    (pin,) = facts.pins
+    assert (pin.packages, pin.pin) == ("kmod-nvidia-latest-dkms", "versionlock 3:580.95.05-1.*")
     assert facts.auto_upgrades.enabled
     assert not rpm.parse_automatic("apply_updates = no", timer=True).enabled
 

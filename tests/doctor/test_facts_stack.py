@@ -239,7 +239,6 @@ XML = """<?xml version="1.0" ?>
   <gpu id="00000000:1A:00.0">
     <uuid>GPU-1</uuid>
     <driver_model><current_dm>N/A</current_dm><pending_dm>N/A</pending_dm></driver_model>
-    <remapped_rows>N/A</remapped_rows>
   </gpu>
 </nvidia_smi_log>
 """

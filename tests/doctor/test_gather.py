@@ -52,6 +52,22 @@ def test_a_collector_whose_process_dies():
     assert facts.nvml.error == "the collector's process died"
 
 
+def test_a_collector_whose_process_dies_in_the_middle_of_its_answer(monkeypatch):
+    whole = msgspec.json.encode
+    monkeypatch.setattr("msgspec.json.encode", lambda section: whole(section)[:-1])
+    collectors = {"pci": Collector(lambda _: PciFacts(devices=[]), own_process=True)}
+    assert gather(Probe(), None, collectors).facts.pci.error == "the collector's process died"
+
+
+def test_what_a_library_prints_does_not_reach_stdout(capfd):
+    def chatty(_probe):
+        os.write(1, b"libfoo: warning\n")
+        return PciFacts(devices=[])
+
+    gather(Probe(), None, {"pci": Collector(chatty, own_process=True)})
+    assert capfd.readouterr() == ("", "libfoo: warning\n")
+
+
 def test_only_the_sections_asked_for():
     assert gather(Probe(), {"pci"}).facts.nvml.error == "the snapshot has no such section"
 

@@ -11,7 +11,11 @@ from volta_doctor.profile import detect
 from volta_doctor.report import exit_code
 
 ROWS = checks()
-NO_CARD = {"pci": {"devices": []}, "release": {"manifest": {"profile": "cpu"}}}
+NO_CARD = {
+    "pci": {"devices": []},
+    "modules": {"proc_version": None},
+    "release": {"manifest": {"profile": "cpu"}},
+}
 
 
 def found(check_id, status="fail", subject="host"):
@@ -60,6 +64,11 @@ def test_subjects_must_be_the_same_or_the_host():
     assert parents(found("driver-loaded"), unit)[1] == "driver-loaded"
     assert parents(found("driver-loaded", subject="GPU-1"), unit) == [None, None]
     assert parents(found("hung-task", subject="pid 7"), found("smi-hang"))[1] == "hung-task"
+
+
+def test_who_cannot_tell_while_a_check_fails_is_folded_and_who_can_is_not():
+    assert parents(found("driver-loaded"), found("driver-branch", "unknown"))[1] == "driver-loaded"
+    assert parents(found("driver-loaded"), found("driver-branch"))[1] is None
 
 
 def test_a_ring_keeps_one_root(monkeypatch):
@@ -137,11 +146,18 @@ def test_an_unreadable_bus_is_no_empty_bus(snapshot_with):
     assert exit_code(findings) == 3
 
 
-def test_a_card_that_fell_off_the_bus_is_missed(snapshot_with):
-    facts = snapshot_with({"pci": {"devices": []}, "nvml": {"gpus": []}}).facts
+@pytest.mark.parametrize(
+    ("sign", "reason"),
+    [
+        ({}, "the installed release is for v100"),
+        ({"release": "none"}, "the NVIDIA module is loaded"),
+    ],
+)
+def test_a_card_that_fell_off_the_bus_is_missed(snapshot_with, sign, reason):
+    facts = snapshot_with({"pci": {"devices": []}, "nvml": {"gpus": []}} | sign).facts
     profile = detect(facts)
     assert profile.name == "v100"
-    assert "the installed release is for v100, yet no NVIDIA card" in profile.reason
+    assert f"{reason}, yet no NVIDIA card" in profile.reason
     assert exit_code(judge(facts, ROWS.values(), profile)) == 3
 
 
@@ -162,7 +178,9 @@ def test_cards(snapshot_with, device, name):
     profile = detect(facts)
     assert profile.name == name
     assert profile.reason.startswith("2 x ")
-    assert ("the rules are Volta's" in profile.reason) == (name == "nvidia")
+    assert ("the rules are for Volta" in profile.reason) == (name == "nvidia")
+    judged = examine(facts, ROWS["driver-branch"], profile)[0].status
+    assert judged is (Status.SKIP if name == "nvidia" else Status.OK)
 
 
 def test_a_forced_profile(snapshot_with):

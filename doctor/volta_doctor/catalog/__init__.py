@@ -17,7 +17,7 @@ SECTION_OF_NEED = {"smi_xml": "smi", "torch_env": "python_env", "unit_files": "s
 class Row(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One check as the catalogue describes it.
 
-    `gpu` marks a check that makes sense only with an NVIDIA card. `hides` may name checks that do
+    `gpu` marks a check that makes sense only with a Volta card. `hides` may name checks that do
     not exist yet.
     """
 
@@ -30,13 +30,20 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     fix: str
     risk: Literal["none", "restart", "reboot", "rebuild", "reconfigure", "hardware"]
     source: str
+    uses: list[str] = []
+    blinds: list[str] = []
     volta_note: str = ""
     gpu: bool = False
 
     @property
     def sections(self) -> list[str]:
         """The snapshot sections without which the verdict is unknown."""
-        return [SECTION_OF_NEED.get(need, need) for need in self.needs]
+        return _sections(self.needs)
+
+    @property
+    def further_sections(self) -> list[str]:
+        """The snapshot sections that the verdict takes into account where they are there."""
+        return _sections(self.uses)
 
     def ok(self, message: str, *evidence: Evidence, subject: str = HOST) -> Finding:
         """The claim in the title holds."""
@@ -74,6 +81,10 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
             evidence=list(evidence),
             remedy=Remedy(self.fix, self.risk),
         )
+
+
+def _sections(names: list[str]) -> list[str]:
+    return [SECTION_OF_NEED.get(name, name) for name in names]
 
 
 class Branch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

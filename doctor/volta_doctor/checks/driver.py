@@ -36,6 +36,10 @@ def driver_loaded(facts: Facts, row: Row) -> Finding:
     hint = ""
     if host and host.container:
         hint = f" This is a {host.container} container: pass the GPUs to it (docker: --gpus all)."
+    on_disk = modules.module_for(modules.running_kernel)
+    if modules.proc_version is None and on_disk and on_disk.file:
+        text = f"Module {on_disk.version} is on disk for this kernel, but not loaded."
+        return row.fail(text, *seen, Evidence(f"modinfo {on_disk.file}", f"{on_disk.version}"))
     if modules.proc_version is None:
         return row.fail(f"No NVIDIA kernel module is loaded.{hint}", *seen)
     loaded = f"Module {modules.loaded_version} is loaded"
@@ -44,7 +48,7 @@ def driver_loaded(facts: Facts, row: Row) -> Finding:
     if code == _NOT_LOADED:
         return row.fail(f"{loaded}, yet NVML cannot reach it (9, driver not loaded).{hint}", *seen)
     if code not in (0, _MISMATCH):
-        return row.unknown(f"{loaded}, but nvmlInit fails with another error.", *seen)
+        return row.unknown(f"{loaded}, but nvmlInit fails: {seen[1].text}.", *seen)
     return row.ok(f"{loaded}.", *seen)
 
 
@@ -53,10 +57,13 @@ def driver_lib_match(facts: Facts, row: Row) -> Finding:
     """After an upgrade without a reboot the old module meets the new library."""
     modules, nvml = facts.modules.need(), facts.nvml.need()
     seen = [version_line(modules), init_result(nvml)]
+    # NVML's own word comes first: a host may have several such files, for other ABIs too.
     theirs = parse_version(value(nvml.nvml_version) or "")
-    if modules.libraries:
+    if theirs:
+        seen.append(Evidence("nvmlSystemGetNVMLVersion", theirs))
+    elif modules.libraries:
         library = modules.libraries[0]
-        theirs = library.version or theirs
+        theirs = library.version
         seen.append(Evidence(library.path, f"version {theirs}"))
     smi = facts.smi.data
     said = smi.output if smi and "Driver/library version mismatch" in smi.output else ""
@@ -86,7 +93,7 @@ def driver_branch(facts: Facts, row: Row) -> Finding:
     elif on_disk and on_disk.version:
         version, seen = on_disk.version, Evidence(f"modinfo {on_disk.file}", on_disk.version)
     else:
-        raise Missing("No NVIDIA kernel module is loaded or on disk, so there is no branch.")
+        raise Missing("No NVIDIA kernel module is loaded or on disk.")
     branch = branch_of_version(version)
     if branch is None:
         return row.unknown(f"The driver version {version} names no branch.", seen)

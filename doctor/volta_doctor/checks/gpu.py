@@ -1,5 +1,6 @@
 """What NVML says of each GPU."""
 
+import re
 from collections.abc import Iterable
 
 from volta_doctor.catalog import Row
@@ -34,6 +35,11 @@ def shown(reading: object) -> str:
     return "not recorded" if reading is None else str(reading)
 
 
+def unsupported(reading: object) -> bool:
+    """Say whether NVML knows no such reading on this card."""
+    return isinstance(reading, NvmlError) and reading.error == _NOT_SUPPORTED
+
+
 def unopened(row: Row, gpu: GpuFacts) -> Finding:
     """Say that nothing is known of a GPU that NVML could not open."""
     return row.unknown(f"NVML cannot open it: {shown(gpu.handle_error)}.", subject=subject(gpu))
@@ -43,7 +49,9 @@ def unopened(row: Row, gpu: GpuFacts) -> Finding:
 def nvml_abi(facts: Facts, row: Row) -> Finding:
     """A binding for another branch calls functions that are not there or misreads structures."""
     nvml, pid_max = facts.nvml.need(), facts.processes.need().pid_max
-    missing = [path for path, error in errors(nvml) if error.error == _FUNCTION_NOT_FOUND]
+    lacking = (path for path, error in errors(nvml) if error.error == _FUNCTION_NOT_FOUND)
+    # gpus.0.ecc.current and gpus.1.ecc.current are one function
+    missing = list(dict.fromkeys(re.sub(r"\b\d+\b", "N", path) for path in lacking))
     wild = [
         process.pid
         for gpu in gpus(facts)
@@ -71,6 +79,9 @@ def vbios_mix(facts: Facts, row: Row) -> Iterable[Finding]:
         if gpu.handle_error:
             yield unopened(row, gpu)
             continue
+        if unsupported(gpu.part_number):
+            yield row.skip("This card has no board part number.", subject=subject(gpu))
+            continue
         if part is None or vbios is None:
             text = f"part number {shown(gpu.part_number)}, VBIOS {shown(gpu.vbios)}"
             yield row.unknown(f"NVML does not tell: {text}.", subject=subject(gpu))
@@ -94,7 +105,7 @@ def ecc_mode(facts: Facts, row: Row) -> Iterable[Finding]:
         name = subject(gpu)
         if gpu.handle_error:
             yield unopened(row, gpu)
-        elif isinstance(current, NvmlError) and current.error == _NOT_SUPPORTED:
+        elif unsupported(current):
             yield row.skip("This card has no ECC mode.", seen, subject=name)
         elif value(current) is None or value(pending) is None:
             yield row.unknown("NVML does not tell the ECC mode.", seen, subject=name)

@@ -28,6 +28,9 @@ def kmod_next_boot(facts: Facts, row: Row) -> Finding:
     if not modules.on_disk:
         raise Missing("/lib/modules holds no kernel's modules, as in a container")
     running = modules.module_for(modules.running_kernel)
+    container = facts.host.data and facts.host.data.container
+    if container and (running is None or running.file is None):
+        raise Missing(f"This is a {container} container: its kernel's modules are on the host")
     newest = modules.module_for(dkms.kernels[0]) if dkms.kernels else None
     seen = [module_evidence(module) for module in modules.on_disk]
     if dkms.added:
@@ -109,12 +112,14 @@ def secure_boot(facts: Facts, row: Row) -> Finding:
 def iommu(facts: Facts, row: Row) -> Finding:
     """On bare metal a translating IOMMU breaks or slows copies between GPUs."""
     host = facts.host.need()
-    options = host.cmdline.split()
+    # an option may hold several values: intel_iommu=on,sm_on
+    options = [option.partition("=") for option in host.cmdline.split()]
+    values = {f"{name}={value}" for name, _, given in options for value in given.split(",")}
+    turned_on = sorted(values & {"intel_iommu=on", "amd_iommu=on"})
     seen = Evidence("/proc/cmdline", host.cmdline)
-    turned_on = [option for option in options if option in ("intel_iommu=on", "amd_iommu=on")]
     if not turned_on:
         return row.ok("The command line does not turn the IOMMU on.", seen)
-    if "iommu=pt" in options:
+    if values & {"iommu=pt", "iommu.passthrough=1"}:
         return row.ok("The IOMMU is in passthrough mode.", seen)
     if host.virtual is None:
         return row.unknown(f"Bare metal or virtual? {host.virtual_hint}.", seen)

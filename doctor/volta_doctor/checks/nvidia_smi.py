@@ -10,7 +10,7 @@ from volta_doctor.findings import Evidence, Finding
 
 _COMMAND = " ".join(COMMAND)
 # nvidia-smi manual page, return values.
-_CODES = {
+_FAILURES = {
     2: "bad argument",
     4: "no permission",
     8: "a power cable is not attached",
@@ -19,6 +19,11 @@ _CODES = {
     12: "the NVML library is not found",
     14: "the InfoROM is corrupted",
     15: "a GPU is lost",
+}
+_OTHERS = {
+    3: "the operation is not available on this device",
+    6: "it did not find what it was asked for",
+    13: "the NVML library lacks a function",
 }
 
 
@@ -63,9 +68,10 @@ def smi_rc(facts: Facts, row: Row) -> Finding:
     seen = Evidence(_COMMAND, f"exit {smi.exit_code} {smi.output}".strip())
     if smi.exit_code == 0:
         return row.ok("nvidia-smi exits 0.", seen)
-    if smi.exit_code in _CODES:
-        return row.fail(f"nvidia-smi exits {smi.exit_code}: {_CODES[smi.exit_code]}.", seen)
-    return row.warn(f"nvidia-smi exits {smi.exit_code}, a code without a meaning of its own.", seen)
+    if smi.exit_code in _FAILURES:
+        return row.fail(f"nvidia-smi exits {smi.exit_code}: {_FAILURES[smi.exit_code]}.", seen)
+    meaning = _OTHERS.get(smi.exit_code, "its manual gives this code no meaning")
+    return row.warn(f"nvidia-smi exits {smi.exit_code}: {meaning}.", seen)
 
 
 @check("smi-hang")

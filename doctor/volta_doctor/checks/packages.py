@@ -35,9 +35,7 @@ def covers(pin: Pin, package: str) -> bool:
 
 def locks_branch(pin: Pin, branch: int) -> bool:
     """Say whether a pin prefers that branch's versions over all others."""
-    if pin.pin.startswith("versionlock"):
-        return re.search(rf"\b{branch}\.|\*{branch}\*", pin.pin) is not None
-    match = re.match(r"version\s+(.+)", pin.pin)
+    match = re.match(r"version(?:lock)?\s+(.+)", pin.pin)
     wanted = re.sub(r"^/?\^?(\d+:|\*:)?", "", match[1].strip()) if match else ""
     return wanted.startswith(f"{branch}") and pin.priority > _USUAL_PRIORITY
 
@@ -50,19 +48,16 @@ def unpinned(packages: PackagesFacts, branch: int) -> list[Package]:
     if any(re.match(rf"nvidia-driver-pinning-{branch}\b", p.name) for p in packages.installed):
         return []
     pins = [pin for pin in packages.pins if locks_branch(pin, branch)]
-    versioned = [package for package in packages.drivers if package.branch_in_version]
-    if packages.manager == "dnf":
-        return [
-            p
-            for p in versioned
-            if not any(p.name in pin.packages or "*nvidia*" in pin.packages for pin in pins)
-        ]
-    return [p for p in versioned if not any(covers(pin, p.name) for pin in pins)]
+    return [
+        package
+        for package in packages.drivers
+        if package.branch_in_version and not any(covers(pin, package.name) for pin in pins)
+    ]
 
 
 def listed(packages: Iterable[Package]) -> str:
     """Name a few packages and count the rest."""
-    names = [package.name for package in packages]
+    names = list(dict.fromkeys(package.name for package in packages))
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if names[3:] else "")
 
 
@@ -151,6 +146,8 @@ def unattended_upgrades_nvidia(facts: Facts, row: Row) -> Finding:
     auto = packages.auto_upgrades
     if auto is None:
         return row.ok("No service upgrades packages by itself.")
+    if not packages.drivers:
+        return row.skip("No driver package is installed.")
     seen = Evidence(
         auto.source, f"{auto.tool}, leaves alone: {', '.join(auto.blacklist) or 'nothing'}"
     )
@@ -174,6 +171,8 @@ def unattended_upgrades_nvidia(facts: Facts, row: Row) -> Finding:
 def repo_key_sha1(facts: Facts, row: Row) -> Finding | Iterable[Finding]:
     """A rejected key stops every apt update; [trusted=yes] gives up all proof instead."""
     packages = facts.packages.need()
+    if packages.manager != "apt":
+        return row.skip(f"This host has {packages.manager}, not apt.")
     if not packages.repositories:
         return row.ok("No CUDA repository is configured.")
     today = datetime.fromtimestamp(facts.host.need().time, timezone.utc).date().isoformat()
@@ -196,7 +195,7 @@ def _judge_key(row: Row, repository: Repository, since: str | None, rejects: boo
         Evidence(repository.keyring or "/etc/apt/trusted.gpg.d", key) for key in repository.keys
     ]
     if len(repository.sha1_keys) < len(repository.keys):
-        return row.ok("A key that is not bound by SHA-1 signs it.", *seen, subject=where)
+        return row.ok("Its keyring holds a key that is not bound by SHA-1.", *seen, subject=where)
     if rejects:
         text = f"apt has rejected its key since {since}: it is bound by SHA-1."
         return row.fail(text, *seen, subject=where)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from msgspec import structs
 
 from volta_doctor.facts import pci
+from volta_doctor.facts.modules import PROC_VERSION
 from volta_doctor.facts.packages import (
     OF_INTEREST,
     AutoUpgrades,
@@ -22,6 +23,8 @@ _SEQUOIA_POLICIES = (  # the administrator's, then apt's own
     "/etc/crypto-policies/back-ends/apt-sequoia.config",
     "/usr/share/apt/default-sequoia.config",
 )
+# apt ignores files of other names (apt_preferences(5)): nvidia.bak, nvidia.disabled
+_PREFERENCES = re.compile(r"[\w-]+|[\w.-]+\.pref", re.ASCII)
 _CUDA_REPOSITORY = re.compile(r"developer\.download\.nvidia\.(com|cn)/compute/cuda/repos")
 
 
@@ -187,7 +190,7 @@ def add_candidates(probe: Probe, packages: list[Package]) -> tuple[list[Package]
     names = [package.name for package in packages if package.is_driver]
     if not names:
         return packages, None
-    if not has_card(probe):
+    if not may_have_card(probe):
         return packages, "no NVIDIA card on this host, so apt-cache was not asked for candidates"
     policy = probe.run("apt-cache", "policy", *names, limit=_COMMAND_S)
     candidates = parse_policy(policy.stdout)
@@ -196,8 +199,12 @@ def add_candidates(probe: Probe, packages: list[Package]) -> tuple[list[Package]
     newer = [
         f"{p.name}={c}" for p in packages if (c := candidates.get(p.name, p.version)) != p.version
     ]
-    show = probe.run("apt-cache", "show", *newer, limit=_COMMAND_S).stdout if newer else ""
-    depends = parse_show(show)
+    depends: dict[tuple[str, str], list[str]] = {}
+    if newer:
+        show = probe.run("apt-cache", "show", *newer, limit=_COMMAND_S)
+        if show.exit_code != 0:
+            return packages, f"apt-cache show: {show.stderr.strip() or 'no answer'}"
+        depends = parse_show(show.stdout)
     return [
         structs.replace(
             package,
@@ -208,10 +215,10 @@ def add_candidates(probe: Probe, packages: list[Package]) -> tuple[list[Package]
     ], None
 
 
-def has_card(probe: Probe) -> bool:
-    """Say whether there is an NVIDIA card, as far as PCI does not say otherwise."""
+def may_have_card(probe: Probe) -> bool:
+    """Say whether there is an NVIDIA card, or was one when its module was loaded."""
     try:
-        return bool(pci.collect(probe).gpus)
+        return bool(pci.collect(probe).gpus) or probe.exists(PROC_VERSION)
     except CannotLook:
         return True
 
@@ -240,9 +247,9 @@ def collect(probe: Probe) -> PackagesFacts:
     """Read dpkg's and apt's files; ask apt-cache only about an installed driver."""
     status = probe.text(STATUS)
     installed, candidates_problem = add_candidates(probe, parse_status(status))
-    preferences = [f"preferences.d/{n}" for n in probe.names("/etc/apt/preferences.d")]
+    preferences = [n for n in probe.names("/etc/apt/preferences.d") if _PREFERENCES.fullmatch(n)]
     pins = []
-    for name in ["preferences", *preferences]:
+    for name in ["preferences", *(f"preferences.d/{n}" for n in preferences)]:
         file = f"/etc/apt/{name}"
         pins += parse_preferences(probe.text_or_none(file) or "", file)
     sources = [f"sources.list.d/{n}" for n in probe.names("/etc/apt/sources.list.d")]

@@ -130,6 +130,7 @@ def _fork(name: str, collector: Collector, probe: Probe) -> Callable[[float], Se
     if child == 0:
         try:
             os.close(reader)
+            os.dup2(2, 1)  # what a library prints is no part of the report
             with os.fdopen(writer, "wb") as pipe:
                 pipe.write(msgspec.json.encode(look(collector, probe)))
         finally:
@@ -155,10 +156,11 @@ def _fork(name: str, collector: Collector, probe: Probe) -> Callable[[float], Se
 
 
 def _decode(name: str, data: bytes) -> Section[Any]:
-    if not data:
-        return Section(ok=False, error="the collector's process died")
     kind = next(field.type for field in msgspec.structs.fields(Facts) if field.name == name)
-    section: Section[Any] = msgspec.json.decode(data, type=kind)
+    try:
+        section: Section[Any] = msgspec.json.decode(data, type=kind)
+    except msgspec.DecodeError:  # nothing, or not all
+        return Section(ok=False, error="the collector's process died")
     return section
 
 

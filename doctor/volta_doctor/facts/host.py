@@ -13,6 +13,14 @@ _SECURE_BOOT = "SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
 _SHIM_DISABLED = "MokSBStateRT-605dab50-e046-4300-abb6-3dd810dd8b23"
 
 
+# What runtimes leave behind where no systemd of the container's own tells their name.
+_CONTAINER_MARKS = {
+    "/.dockerenv": "docker",
+    "/run/.containerenv": "podman",
+    "/run/secrets/kubernetes.io": "kubernetes",
+}
+
+
 class HostFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The machine and its kernel.
 
@@ -79,12 +87,17 @@ def find_virtual(probe: Probe) -> tuple[bool | None, str]:
 
 def find_container(probe: Probe) -> str | None:
     """Name the container runtime around this process, or None on a host."""
-    if probe.exists("/.dockerenv"):
-        return "docker"
-    if probe.exists("/run/.containerenv"):
-        return "podman"
-    name = probe.text_or_none("/run/systemd/container")
-    return name.strip() if name else None
+    for mark, runtime in _CONTAINER_MARKS.items():
+        if probe.exists(mark):
+            return runtime
+    if name := probe.text_or_none("/run/systemd/container"):
+        return name.strip()
+    try:
+        environment = probe.text("/proc/1/environ")
+    except CannotLook:  # only root may see it
+        return None
+    match = re.search(r"(?:^|\0)container=([^\0]+)", environment)
+    return match[1] if match else None
 
 
 def find_secure_boot(probe: Probe, container: str | None) -> tuple[bool | None, str]:

@@ -92,9 +92,16 @@ def kernel_order(release: str) -> list[tuple[int, str]]:
 
 
 def installed_kernels(probe: Probe) -> list[str]:
-    """Return the kernels that have modules on disk, newest first."""
+    """Return the kernels that are installed with their modules, newest first.
+
+    modules.builtin comes with the kernel itself; modules.dep is also made where there are only
+    headers and what DKMS has built with them.
+    """
+    needed = ("modules.dep", "modules.builtin")
     found = [
-        k for k in probe.names("/lib/modules") if probe.exists(f"/lib/modules/{k}/modules.dep")
+        kernel
+        for kernel in probe.names("/lib/modules")
+        if all(probe.exists(f"/lib/modules/{kernel}/{name}") for name in needed)
     ]
     return sorted(found, key=kernel_order, reverse=True)
 

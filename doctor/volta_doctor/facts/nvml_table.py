@@ -84,7 +84,7 @@ GPU: Rows = {
     "persistence": flag(nvml.nvmlDeviceGetPersistenceMode),
     "compute_mode": lambda gpu: named(COMPUTE_MODES, nvml.nvmlDeviceGetComputeMode(gpu)),
     "performance_state": nvml.nvmlDeviceGetPerformanceState,
-    # Throttle reasons were renamed in 535.54.03; the bits stayed.
+    # Throttle reasons were renamed in R535; the bits stayed.
     "event_reasons": either(
         nvml.nvmlDeviceGetCurrentClocksEventReasons, nvml.nvmlDeviceGetCurrentClocksThrottleReasons
     ),

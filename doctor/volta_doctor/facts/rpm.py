@@ -1,5 +1,7 @@
 """How RHEL and its kin fill the `packages` section; candidates would need the network."""
 
+import re
+
 from volta_doctor.facts.packages import OF_INTEREST, AutoUpgrades, Package, PackagesFacts, Pin
 from volta_doctor.probe import CannotLook, Probe
 
@@ -16,12 +18,10 @@ def parse_list(text: str) -> list[Package]:
 
 
 def parse_versionlock(text: str) -> list[Pin]:
-    """Return dnf 4's locked patterns (`kmod-nvidia-latest-dkms-3:580.95.05-1.el9.*`)."""
-    lines = [line.strip() for line in text.splitlines()]
+    """Return dnf 4's locked patterns: `kmod-nvidia-latest-dkms-3:580.95.05-1.el9.*`."""
     return [
-        Pin(packages=line, pin=f"versionlock {line}", priority=1000, file=_VERSIONLOCK)
-        for line in lines
-        if line and not line.startswith(("#", "!"))
+        Pin(packages=name, pin=f"versionlock {version}", priority=1000, file=_VERSIONLOCK)
+        for name, version in re.findall(r"^([^#!\s]\S*?)-((?:\d+:|\*:)?\d+\.\S+)$", text, re.M)
     ]
 
 

@@ -18,8 +18,6 @@ class SmiGpu(msgspec.Struct, frozen=True, kw_only=True):
     subject: str
     driver_model_current: str | None = None
     driver_model_pending: str | None = None
-    remapped_rows_correctable: str | None = None
-    remapped_rows_uncorrectable: str | None = None
 
 
 class SmiFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -58,8 +56,6 @@ def parse_xml(text: str) -> list[SmiGpu]:
             subject=field(gpu, "uuid") or str(gpu.get("id")),
             driver_model_current=field(gpu, "driver_model/current_dm"),
             driver_model_pending=field(gpu, "driver_model/pending_dm"),
-            remapped_rows_correctable=field(gpu, "remapped_rows/remapped_row_corr"),
-            remapped_rows_uncorrectable=field(gpu, "remapped_rows/remapped_row_unc"),
         )
         for gpu in root.iter("gpu")
     ]
