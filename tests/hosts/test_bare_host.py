@@ -6,6 +6,7 @@ The tests of this file are steps of one story and run in order.
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 import urllib.request
@@ -39,7 +40,7 @@ def recap(output):
 
 def test_a_taken_port_is_refused_before_anything_is_made(host, up, port):
     host.run(f"systemd-run --unit=squatter python3 -m http.server {port} --bind 127.0.0.1")
-    output = up(check=False)
+    output = " ".join(up(check=False).split())
     host.run("systemctl stop squatter")
     assert f"port {port} on 127.0.0.1 is in use by pid" in output
     assert "http.server" in output
@@ -47,7 +48,9 @@ def test_a_taken_port_is_refused_before_anything_is_made(host, up, port):
 
 
 def test_an_interrupted_run_is_made_anew(host, checkout, port):
-    host.run(f"systemd-run --unit=up --collect sh -c 'cd {checkout} && HOME=/root ./volta up'")
+    variables = {"HOME": "/root", **host.environment}.items()
+    settings = " ".join(f"--setenv={name}={shlex.quote(value)}" for name, value in variables)
+    host.run(f"systemd-run --unit=up --working-directory={checkout} {settings} ./volta up")
     host.run("until ls /opt/volta/releases/*/venv/bin/pip; do sleep 0.2; done", 600)
     host.run("systemctl kill --signal=KILL up")
     assert host.run("ls /opt/volta/releases/*/release.json", check=False).returncode != 0
