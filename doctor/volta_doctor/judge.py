@@ -77,13 +77,14 @@ def fold(findings: list[Finding]) -> list[Finding]:
 def explains(parent: Finding, child: Finding) -> bool:
     """Say whether `child` is to be read as a consequence of `parent`."""
     row = checks()[parent.id]
-    blinded = child.status is Status.UNKNOWN and child.id in row.blinds
+    same = parent.subject == child.subject
+    blinded = same and child.status is Status.UNKNOWN and child.id in row.blinds
+    hidden = child.id in row.hides and (same or HOST in (parent.subject, child.subject))
     return (
         parent.status in _FOUND
         and child.status in _PROBLEM
-        and (blinded or child.id in row.hides)
+        and (blinded or hidden)
         and SEVERITY.index(parent.status) <= SEVERITY.index(child.status)
-        and (parent.subject == child.subject or HOST in (parent.subject, child.subject))
     )
 
 

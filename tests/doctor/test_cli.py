@@ -165,13 +165,16 @@ def test_table_names_the_problem_the_evidence_and_the_fix(doctor, saved):
 
 def test_one_paragraph_for_many_subjects_and_one_reason(snapshot_with):
     off = {"ecc": {"current": False, "pending": False}}
-    snapshot = snapshot_with({"nvml": {"gpus": {0: off, 1: off}}, "smi": "the disk is on fire"})
+    later = {"index": 2, "uuid": "GPU-2", "ecc": {"current": True, "pending": False}}
+    gpus = {0: off, 1: off, 2: later}
+    snapshot = snapshot_with({"nvml": {"gpus": gpus}, "smi": "the disk is on fire"})
     profile = detect(snapshot.facts)
     findings = judge(snapshot.facts, catalog.checks().values(), profile)
     report = build(snapshot, profile, findings)
     text = " ".join(table.to_text(report, io.StringIO(), verbose=False).split())
     assert text.count("ECC is off.") == 1
-    assert "GPU-00000001-0000-0000-0000-000000000000]" in text
+    assert "GPU-00000001-0000-0000-0000-000000000000] ECC is off." in text
+    assert "WARN ecc-mode [GPU-2] ECC turns off at the next boot." in text
     assert "UNKNOWN driver-model, smi-rc, smi-hang the disk is on fire" in text
 
 

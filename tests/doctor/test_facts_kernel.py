@@ -108,16 +108,14 @@ def test_modules_of_the_running_and_the_newest_kernel(host):
             f"/lib/modules/{NEW}/modules.builtin": "",
             # headers alone, for which DKMS has built a module
             "/lib/modules/6.1.0-41-amd64/modules.dep": "dkms/nvidia.ko:\n",
-            f"/lib/modules/{NEW}/modules.dep": "fs/ext4.ko:\ndkms/nvidia-current.ko.xz: a\n",
+            f"/lib/modules/{NEW}/modules.dep": "fs/ext4.ko:\ndkms/nvidia.ko.xz: a\n",
             "/lib/modules/6.1.0-22-amd64/modules.dep": "",
             "/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1": "-> libnvidia-ml.so.580.95.05",
             "/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.580.95.05": "",
         },
         commands={
             f"modinfo /lib/modules/{K}/dkms/nvidia.ko": MODINFO.format(version="580.95.05"),
-            f"modinfo /lib/modules/{NEW}/dkms/nvidia-current.ko.xz": MODINFO.format(
-                version="535.247.01"
-            ),
+            f"modinfo /lib/modules/{NEW}/dkms/nvidia.ko.xz": MODINFO.format(version="535.247.01"),
         },
     )
     facts = modules.collect(probe)
@@ -128,6 +126,21 @@ def test_modules_of_the_running_and_the_newest_kernel(host):
         (NEW, "535.247.01", "NVIDIA"),
     ]
     assert [library.version for library in facts.libraries] == ["580.95.05"]
+
+
+def test_debian_s_choice_among_several_modules(host):
+    here = f"/lib/modules/{K}"
+    probe = host(
+        files=KERNEL
+        | {
+            f"{here}/modules.builtin": "",
+            f"{here}/modules.dep": "dkms/nvidia-current.ko:\ndkms/nvidia-current-open.ko:\n",
+            "/etc/modprobe.d/nvidia.conf": "install nvidia modprobe -i nvidia-current-open $OPTS\n",
+        },
+        commands={f"modinfo {here}/dkms/nvidia-current-open.ko": "license: Dual MIT/GPL\n"},
+    )
+    (module,) = modules.collect(probe).on_disk
+    assert module.license == "Dual MIT/GPL"
 
 
 def test_alternatives_are_followed_inside_the_root(host):

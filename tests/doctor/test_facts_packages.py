@@ -137,6 +137,7 @@ def test_a_silent_apt_cache_is_a_stated_problem(host):
         ("cuda-drivers", "580.95.05-0ubuntu1", True),
         ("libcuda1", "535.247.01-1~deb12u1", True),
         ("libnvidia-ml1", "580.95.05-1", True),
+        ("nvidia-tesla-470-kernel-dkms", "470.256.02-2", True),
         ("libnvidia-container1", "1.18.0-1", False),
         ("libnvidia-egl-wayland1", "1:1.1.10-1", False),
         ("nvidia-cuda-toolkit", "11.8.89~11.8.0-5", False),

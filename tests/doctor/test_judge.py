@@ -69,6 +69,8 @@ def test_subjects_must_be_the_same_or_the_host():
 def test_who_cannot_tell_while_a_check_fails_is_folded_and_who_can_is_not():
     assert parents(found("driver-loaded"), found("driver-branch", "unknown"))[1] == "driver-loaded"
     assert parents(found("driver-loaded"), found("driver-branch"))[1] is None
+    lost = found("ecc-mode", "unknown", subject="GPU 3")
+    assert parents(found("driver-lib-match"), lost)[1] is None
 
 
 def test_a_ring_keeps_one_root(monkeypatch):

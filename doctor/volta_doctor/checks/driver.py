@@ -38,7 +38,9 @@ def driver_loaded(facts: Facts, row: Row) -> Finding:
         hint = f" This is a {host.container} container: pass the GPUs to it (docker: --gpus all)."
     on_disk = modules.module_for(modules.running_kernel)
     if modules.proc_version is None and on_disk and on_disk.file:
-        text = f"Module {on_disk.version} is on disk for this kernel, but not loaded."
+        text = (
+            f"Module {on_disk.version} is on disk for this kernel, but not loaded (try modprobe)."
+        )
         return row.fail(text, *seen, Evidence(f"modinfo {on_disk.file}", f"{on_disk.version}"))
     if modules.proc_version is None:
         return row.fail(f"No NVIDIA kernel module is loaded.{hint}", *seen)
@@ -71,10 +73,10 @@ def driver_lib_match(facts: Facts, row: Row) -> Finding:
         seen.append(Evidence("nvidia-smi", said))
     mismatch = nvml.init_error is not None and nvml.init_error.error == _MISMATCH
     ours = modules.loaded_version
-    if mismatch or said or (ours and theirs and ours != theirs):
-        return row.fail(
-            f"The loaded module is {ours or 'unknown'}, the library {theirs or 'unknown'}.", *seen
-        )
+    if ours and theirs and ours != theirs:
+        return row.fail(f"The loaded module is {ours}, the library {theirs}.", *seen)
+    if mismatch or said:
+        return row.fail("The library says that the loaded module is of another version.", *seen)
     if ours is None:
         return row.unknown("No NVIDIA kernel module is loaded to compare with.", *seen)
     if theirs is None:

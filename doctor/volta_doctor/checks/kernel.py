@@ -68,7 +68,7 @@ def nouveau(facts: Facts, row: Row) -> Finding | Iterable[Finding]:
     if held:
         return [
             row.fail(
-                f"nouveau is bound to {card.bus_id}.",
+                "nouveau is bound to it.",
                 Evidence(f"{DEVICES}/{card.bus_id}/driver", "nouveau"),
                 subject=card.bus_id,
             )
@@ -150,7 +150,7 @@ def hung_task(facts: Facts, row: Row) -> Finding | Iterable[Finding]:
     if stuck:
         return [
             row.fail(
-                f"Process {user.pid} ({user.name}) is stuck in the kernel with a GPU open.",
+                f"{user.name} is stuck in the kernel with a GPU open.",
                 Evidence(f"/proc/{user.pid}/fd", ", ".join(user.devices or [])),
                 subject=f"pid {user.pid}",
             )

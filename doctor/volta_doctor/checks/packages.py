@@ -87,15 +87,19 @@ def driver_pin(facts: Facts, row: Row) -> Finding:
     return row.info(f"Held, but not pinned to {branch}: {listed(loose)}.", *of_packages(loose))
 
 
-def dependency_branches(clauses: list[str]) -> set[int]:
-    """Return the driver branches that dependency clauses name, in names or versions."""
+def dependency_branches(clauses: list[str], operators: str = "=") -> set[int]:
+    """Return the driver branches that dependency clauses name, in names or versions.
+
+    `operators` are those (a regular expression) whose version counts. That a package asks for
+    some old branch or newer (>=) does not tie it to that branch.
+    """
     found = set()
     for clause in clauses:
         for option in clause.split("|"):
             name, _, constraint = option.strip().partition(" ")
             if "nvidia" not in name and not name.startswith(("cuda-drivers", "libcuda1")):
                 continue
-            version = re.search(r"(?:=|>=|>>)\s*(\S+?)\)", constraint)
+            version = re.search(rf"\((?:{operators})\s*(\S+?)\)", constraint)
             for branch in (
                 branch_in_name(name),
                 branch_of_version(version[1]) if version else None,
@@ -114,7 +118,7 @@ def transitional_driver_package(facts: Facts, row: Row) -> Finding | Iterable[Fi
         return row.skip("No driver package is installed.")
     findings = []
     for package in drivers:
-        ahead = dependency_branches(package.candidate_depends)
+        ahead = dependency_branches(package.candidate_depends, "=|>=|>>")
         if package.candidate and (branch := branch_of_version(package.candidate)):
             ahead.add(branch)
         own = {b for b in (package.branch_in_name, package.branch_in_version) if b}
@@ -122,11 +126,14 @@ def transitional_driver_package(facts: Facts, row: Row) -> Finding | Iterable[Fi
         seen = Evidence(
             "packages", f"{package.name} {package.version}, candidate {package.candidate}"
         )
-        if ahead and max(ahead) > last:
-            text = f"The next upgrade of {package.name} brings branch {max(ahead)}."
+        if package.branch_in_version and package.branch_in_version > last:
+            text = f"It is of branch {package.branch_in_version}, which no longer drives Volta."
+            findings.append(row.fail(text, seen, subject=package.name))
+        elif ahead and max(ahead) > last:
+            text = f"Its next upgrade brings branch {max(ahead)}."
             findings.append(row.fail(text, seen, subject=package.name))
         elif len(now) > 1:
-            text = f"{package.name} {package.version} mixes the branches {_join(now)}."
+            text = f"Its name, version and dependencies are of branches {_join(now)}."
             findings.append(row.warn(text, seen, subject=package.name))
     if findings:
         return findings

@@ -10,10 +10,7 @@ from volta_doctor.probe import CannotLook, Probe
 PROC_VERSION = "/proc/driver/nvidia/version"
 LIBRARY = "libnvidia-ml.so.1"
 _MODINFO_S = 2.0
-# Debian names the module nvidia-current, nvidia-tesla-535, ...; all others name it nvidia.
-_MODULE_FILE = re.compile(
-    r"^(\S*/nvidia(?:-current|-tesla(?:-\d+)?|-legacy-[\w.]+)?\.ko\S*):", re.MULTILINE
-)
+_MODPROBE_DIRECTORIES = ("/etc/modprobe.d", "/usr/lib/modprobe.d", "/lib/modprobe.d")
 
 
 class KernelModule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -106,9 +103,24 @@ def installed_kernels(probe: Probe) -> list[str]:
     return sorted(found, key=kernel_order, reverse=True)
 
 
-def read_module(probe: Probe, kernel: str) -> KernelModule:
+def module_name(probe: Probe) -> str:
+    """Return the name of the module that `modprobe nvidia` loads.
+
+    Debian lets several lie side by side (nvidia-current, nvidia-current-open, nvidia-tesla-535)
+    and chooses by an `install` line.
+    """
+    for directory in _MODPROBE_DIRECTORIES:
+        for name in probe.names(directory):
+            text = probe.text_or_none(f"{directory}/{name}") or ""
+            if match := re.search(r"^install nvidia modprobe -i (\S+)", text, re.MULTILINE):
+                return match[1]
+    return "nvidia"
+
+
+def read_module(probe: Probe, kernel: str, name: str) -> KernelModule:
     """Find the NVIDIA module of one kernel and ask modinfo about it."""
-    match = _MODULE_FILE.search(probe.text_or_none(f"/lib/modules/{kernel}/modules.dep") or "")
+    dependencies = probe.text_or_none(f"/lib/modules/{kernel}/modules.dep") or ""
+    match = re.search(rf"^(\S*/{re.escape(name)}\.ko\S*):", dependencies, re.MULTILINE)
     if not match:
         return KernelModule(kernel=kernel)
     # modules.dep gives paths under the kernel's own directory, or absolute ones.
@@ -154,11 +166,12 @@ def collect(probe: Probe) -> ModulesFacts:
     """Read what is loaded, what would be loaded, and what programs would link to."""
     running = probe.text("/proc/sys/kernel/osrelease").strip()
     kernels = installed_kernels(probe)
+    name = module_name(probe)
     looked_at = dict.fromkeys([running, *kernels[:1]])
     return ModulesFacts(
         running_kernel=running,
         loaded=parse_loaded(probe.text_or_none("/proc/modules") or ""),
         proc_version=probe.text_or_none(PROC_VERSION),
-        on_disk=[read_module(probe, kernel) for kernel in looked_at] if kernels else None,
+        on_disk=[read_module(probe, kernel, name) for kernel in looked_at] if kernels else None,
         libraries=find_libraries(probe),
     )

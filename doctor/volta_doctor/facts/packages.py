@@ -9,7 +9,7 @@ from volta_doctor.probe import CannotLook, Probe
 # Of all packages only these are recorded.
 OF_INTEREST = re.compile(r"nvidia|^cuda|^libcuda")
 _DRIVER = re.compile(
-    r"^(nvidia-(driver|open|kernel|dkms|headless|utils|compute-utils|firmware|smi|fabricmanager)"
+    r"^(nvidia-(?:tesla-(?:\d+-)?)?(driver|open|kernel|dkms|headless|utils|compute-utils|firmware|smi|fabricmanager)"
     r"|libnvidia-|libcuda1|cuda-drivers|xserver-xorg-video-nvidia"
     r"|linux-(modules|objects|signatures)-nvidia|kmod-nvidia|nvidia-kmod)"
 )

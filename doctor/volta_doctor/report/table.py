@@ -53,15 +53,15 @@ def to_text(report: Report, file: TextIO, verbose: bool) -> str:
 def grouped(findings: list[Finding], verbose: bool) -> list[list[Finding]]:
     """Put together the findings that one paragraph can tell, in rank order.
 
-    One check's findings on several subjects go together, and so do checks that could not tell, or
-    were skipped, for one and the same reason.
+    What one check found alike on several subjects goes together, and so do checks that could not
+    tell, or were skipped, for one and the same reason.
     """
-    groups: dict[tuple[Status, str], list[Finding]] = {}
+    groups: dict[tuple[Status, str, str], list[Finding]] = {}
     for finding in findings:
         if not verbose and (finding.status in _QUIET or finding.folded_under):
             continue
-        same = finding.message if finding.status in (Status.UNKNOWN, Status.SKIP) else finding.id
-        groups.setdefault((finding.status, same), []).append(finding)
+        check_id = "" if finding.status in (Status.UNKNOWN, Status.SKIP) else finding.id
+        groups.setdefault((finding.status, check_id, finding.message), []).append(finding)
     return list(groups.values())
 
 
@@ -72,10 +72,7 @@ def body(group: list[Finding], verbose: bool) -> Text:
     subjects = [finding.subject for finding in group if finding.subject != HOST]
     if subjects:
         text.append(f" [{_few(list(dict.fromkeys(subjects)), verbose)}]", style="not bold")
-    lines = list(dict.fromkeys(finding.message for finding in group))
-    shown = lines if verbose else lines[:_FEW]
-    if len(shown) < len(lines):
-        shown.append(f"(and {len(lines) - len(shown)} more of the kind)")
+    shown = [first.message]
     if verbose or first.status in _WITH_REMEDY:
         evidence = list(dict.fromkeys(e for finding in group for e in finding.evidence))
         for seen in evidence if verbose else evidence[:_FEW]:
