@@ -104,7 +104,7 @@ def host(lab: Path, repo: Path, free_port) -> Iterator[Host]:
     port = free_port()
     environment = {name: value for name, value in os.environ.items() if name.startswith("PIP_")}
     if "PIP_CERT" in environment:
-        environment["PIP_CERT"] = "/etc/ssl/certs/ca-certificates.crt"
+        environment["PIP_CERT"] = "/etc/ssl/lab.crt"
     # A local wheel directory is shown to the host, as a site's mirror would be.
     binds = [path for path in environment.get("PIP_FIND_LINKS", "").split() if Path(path).is_dir()]
     stale = lab / "hosts" / "bare"
