@@ -2,9 +2,11 @@
 
 import contextlib
 import importlib
+import os
 import socket
 import subprocess
 import sys
+from pathlib import Path
 from unittest import mock
 
 import pytest
@@ -73,10 +75,70 @@ def test_our_own_server_may_hold_the_port(tmp_path):
         assert preflight.port_problem("127.0.0.1", port, tmp_path) is None
 
 
+def test_an_address_of_another_host_is_not_called_taken(tmp_path):
+    message = preflight.port_problem("192.0.2.1", 8000, tmp_path)
+    assert "192.0.2.1 is no address that a server on this host can bind" in message
+    assert "serve.host" in message
+    assert "in use" not in message
+
+
+def test_a_port_kept_for_root_is_refused_for_root_too(tmp_path):
+    message = preflight.port_problem("127.0.0.1", 80, tmp_path)
+    assert "serve.port in stack.yaml to 1024 or more" in message
+
+
 def test_a_free_port_is_no_problem(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
     assert preflight.port_problem("127.0.0.1", port, tmp_path) is None
+
+
+def process(proc, pid, *words):
+    (proc / str(pid)).mkdir(parents=True)
+    (proc / str(pid) / "cmdline").write_bytes(b"".join(word.encode() + b"\0" for word in words))
+
+
+def test_what_makes_and_what_serves_are_told_apart(tmp_path):
+    proc, root = tmp_path / "proc", Path("/opt/volta")
+    old, new = f"{root}/releases/old/venv/bin", f"{root}/releases/new/venv/bin"
+    process(proc, 10, f"{old}/python3", f"{root}/current/venv/bin/volta-serve", "serve")
+    process(proc, 11, f"{old}/python3", f"{root}/current/venv/bin/volta-doctor", "check")
+    process(proc, 12, "/usr/bin/python3", "/opt/volta-2/releases/new/x")
+    assert preflight.makers(root, proc) == []
+    assert preflight.serving(root, proc) == ["old"]
+    process(proc, 13, f"{new}/python3", f"{new}/pip", "install")
+    process(proc, 14, f"{new}/python3", f"{new}/volta-serve", "convert", f"{root}/download/x", "y")
+    assert [line.split(" (")[0] for line in preflight.makers(root, proc)] == ["pid 13", "pid 14"]
+    assert preflight.serving(root, proc) == ["old"]
+
+
+def test_releases_are_complete_in_order_or_remains(tmp_path):
+    for name, made in (("b", 1), ("a", 2), ("half", None)):
+        (tmp_path / "releases" / name).mkdir(parents=True)
+        if made:
+            (tmp_path / "releases" / name / "release.json").touch()
+            os.utime(tmp_path / "releases" / name / "release.json", (made, made))
+    assert preflight.releases(tmp_path) == (["b", "a"], ["half"])
+
+
+def test_a_service_stays_with_its_manager(tmp_path):
+    root, run = tmp_path / "volta", tmp_path / "run"
+    assert facts.service_manager(0, root, run) == "supervisor"
+    (run / "systemd/system").mkdir(parents=True)
+    assert facts.service_manager(0, root, run) == "systemd"
+    assert facts.service_manager(1000, root, run) == "supervisor"  # not logged in
+    (run / "user/1000/systemd/private").mkdir(parents=True)
+    assert facts.service_manager(1000, root, run) == "systemd-user"
+    (root / "service").mkdir(parents=True)
+    (root / "service/supervisord.conf").touch()
+    assert facts.service_manager(1000, root, run) == "supervisor"
+
+
+def test_the_root_is_where_the_unit_runs_from(tmp_path):
+    unit = tmp_path / "volta-serve.service"
+    assert facts.installed_root(unit) is None
+    unit.write_text("[Service]\nEnvironmentFile=/data/volta/current/serve.env\n")
+    assert facts.installed_root(unit) == Path("/data/volta")
 
 
 @pytest.mark.parametrize(

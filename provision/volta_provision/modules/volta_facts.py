@@ -13,8 +13,10 @@ description:
   - Reads only; looks into C(/sys), C(/proc) and the file system.
 options:
   root:
-    description: Where Volta is or will be installed; empty means the default of this user.
-    type: str
+    description: >-
+      Where Volta is or will be installed; empty means where the service runs from, else the
+      default of this user.
+    type: path
     default: ""
   volta_devices:
     description: First and last PCI device id of Volta, as hexadecimal strings.
@@ -31,7 +33,7 @@ EXAMPLES = r"""
 """
 RETURN = r"""
 root:
-  description: The install root, /opt/volta for root, else ~/.local/share/volta.
+  description: The install root; by default /opt/volta for root, else ~/.local/share/volta.
   type: str
   returned: always
 profile:
@@ -43,8 +45,12 @@ gpus:
   type: list
   returned: always
 manager:
-  description: systemd, systemd-user or supervisor.
+  description: systemd, systemd-user or supervisor; what keeps the server running.
   type: str
+  returned: always
+user:
+  description: The user's name, and whether his services outlive his sessions (lingering).
+  type: dict
   returned: always
 python:
   description: Interpreter, its version as C(major.minor), and whether a release can use it.
@@ -58,6 +64,8 @@ missing_packages:
 
 import importlib.util
 import os
+import pwd
+import re
 import shutil
 import sys
 import sysconfig
@@ -107,26 +115,48 @@ def has_volta(gpus: list[tuple[str, str]], devices: list[str]) -> bool:
     return any(first <= int(device, 16) <= last for _address, device in gpus)
 
 
-def service_manager(uid: int) -> str:
-    """Return what will keep the server running: systemd where it is PID 1, else supervisor."""
-    if read(Path("/proc/1/comm")) != "systemd":
+def service_manager(uid: int, root: Path, run: Path = Path("/run")) -> str:
+    """Return what keeps the server running: systemd where this user has one, else supervisor.
+
+    A user's systemd comes and goes with his sessions, so what runs under supervisor stays there.
+    """
+    if not (run / "systemd/system").is_dir():  # sd_booted(3)
         return "supervisor"
     if uid == 0:
         return "systemd"
-    return "systemd-user" if Path(f"/run/user/{uid}/systemd/private").exists() else "supervisor"
+    if (root / "service/supervisord.conf").exists():
+        return "supervisor"
+    return "systemd-user" if (run / f"user/{uid}/systemd/private").exists() else "supervisor"
+
+
+def installed_root(unit: Path) -> Path | None:
+    """Return the install root that the unit names, None where there is no such unit."""
+    found = re.search(r"^EnvironmentFile=(.+)/current/serve\.env$", read(unit), re.MULTILINE)
+    return Path(found[1]) if found else None
 
 
 def main() -> None:
     module = AnsibleModule(
         argument_spec={
-            "root": {"type": "str", "default": ""},
+            "root": {"type": "path", "default": ""},
             "volta_devices": {"type": "list", "elements": "str", "default": []},
         },
         supports_check_mode=True,
     )
     uid = os.getuid()
     home = Path("~").expanduser()
+    units = Path("/etc/systemd/system") if uid == 0 else home / ".config/systemd/user"
+    installed = installed_root(units / "volta-serve.service")
     default = Path("/opt/volta") if uid == 0 else home / ".local/share/volta"
+    root = Path(module.params["root"] or installed or default)
+    if not root.is_absolute():
+        module.fail_json(msg=f"preflight_root must be an absolute path, not {root}")
+    if installed and installed != root:
+        module.fail_json(
+            msg=f"the service here runs from {installed}, not from preflight_root {root}: "
+            "leave preflight_root out, or remove what is there first (./volta down)"
+        )
+    user = pwd.getpwuid(uid).pw_name
     gpus = nvidia_devices()
     column = 3 if shutil.which("dnf") else 2
     missing = [tool for tool in TOOLS if not tool[1]()]
@@ -134,10 +164,11 @@ def main() -> None:
         changed=False,
         uid=uid,
         home=str(home),
-        root=module.params["root"] or str(default),
+        user={"name": user, "lingers": Path("/var/lib/systemd/linger", user).exists()},
+        root=str(root),
         gpus=[address for address, _device in gpus],
         profile="v100" if has_volta(gpus, module.params["volta_devices"]) else "cpu",
-        manager=service_manager(uid),
+        manager=service_manager(uid, root),
         python={
             "path": sys.executable,
             "version": "{}.{}".format(*sys.version_info[:2]),

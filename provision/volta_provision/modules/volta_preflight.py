@@ -8,6 +8,7 @@ short_description: Check that a release fits on a host and its port is free
 description:
   - Checks free disk space (unless the release is already complete) and the port.
   - Fails with every problem found, each with its remedy. Changes nothing.
+  - Says what is already there, so that no later task has to look again.
 options:
   root:
     description: The install root.
@@ -15,6 +16,10 @@ options:
     required: true
   release:
     description: The release's directory name.
+    type: str
+    required: true
+  model:
+    description: The checkpoint's directory name.
     type: str
     required: true
   disk_gib:
@@ -36,6 +41,7 @@ EXAMPLES = r"""
   volta_preflight:
     root: /opt/volta
     release: 0123456789ab
+    model: SmolLM2-135M-Instruct-NVFP4
     disk_gib: 3
     host: 127.0.0.1
     port: 8000
@@ -45,12 +51,33 @@ free_gib:
   description: Free space at the install root.
   type: float
   returned: always
-complete:
-  description: Whether the release is already there.
-  type: bool
+busy:
+  description: Processes of another run that make a release or a model here, as C(pid N (command)).
+  type: list
+  returned: always
+missing:
+  description: What a run has to make, C(release) and C(model).
+  type: list
+  returned: always
+current:
+  description: The name of the release that is served, empty where there is none.
+  type: str
+  returned: always
+serving:
+  description: The names of the releases whose service runs; a killed run may leave the one before.
+  type: list
+  returned: always
+releases:
+  description: The names of the complete releases, oldest first.
+  type: list
+  returned: always
+remains:
+  description: The names of releases that an interrupted run left incomplete.
+  type: list
   returned: always
 """
 
+import errno
 import os
 import socket
 from pathlib import Path
@@ -58,6 +85,7 @@ from pathlib import Path
 from ansible.module_utils.basic import AnsibleModule
 
 LISTEN = "0A"
+FIRST_FREE_PORT = Path("/proc/sys/net/ipv4/ip_unprivileged_port_start")
 
 
 def existing_parent(path: Path) -> Path:
@@ -65,16 +93,49 @@ def existing_parent(path: Path) -> Path:
     return next(parent for parent in (path, *path.parents) if parent.exists())
 
 
-def port_is_free(host: str, port: int) -> bool:
+def command_line(process: Path) -> str:
+    """Return the command line of a /proc/PID, empty where it is gone or not ours to read."""
+    try:
+        words = (process / "cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return ""
+    return b" ".join(words).decode(errors="replace").strip()
+
+
+def makers(root: Path, proc: Path = Path("/proc")) -> list[str]:
+    """Return the processes that make a release or a model under `root`.
+
+    They name `releases/` or `download/`; what serves or looks goes through `current/`.
+    """
+    found = []
+    for process in sorted(proc.glob("[0-9]*"), key=lambda path: int(path.name)):
+        command = command_line(process)
+        making = any(f"{root}/{part}/" in command for part in ("releases", "download"))
+        if making and f"{root}/current/" not in command:
+            found.append(f"pid {process.name} ({command[:120]})")
+    return found
+
+
+def serving(root: Path, proc: Path = Path("/proc")) -> list[str]:
+    """Return the releases whose service runs: their Python, started through `current`."""
+    names = set()
+    for process in proc.glob("[0-9]*"):
+        program, _, rest = command_line(process).partition(" ")
+        if rest == f"{root}/current/venv/bin/volta-serve serve":
+            names.add(program.removeprefix(f"{root}/releases/").split("/")[0])
+    return sorted(names)
+
+
+def bind_error(host: str, port: int) -> OSError | None:
     """Try to bind; SO_REUSEADDR as servers use it, so that TIME_WAIT does not count."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((host, port))
-        except OSError:
-            return False
-    return True
+        except OSError as error:
+            return error
+    return None
 
 
 def listeners(port: int, proc: Path = Path("/proc")) -> list[tuple[int, str]]:
@@ -93,17 +154,30 @@ def listeners(port: int, proc: Path = Path("/proc")) -> list[tuple[int, str]]:
         try:
             if str(link.readlink()) in inodes:
                 process = link.parents[1]
-                words = (process / "cmdline").read_bytes().split(b"\0")
-                found[int(process.name)] = b" ".join(words).decode(errors="replace").strip()
+                found[int(process.name)] = command_line(process)
         except OSError:
             continue
     return sorted(found.items())
 
 
-def port_problem(host: str, port: int, root: Path) -> str | None:
-    """Return what is wrong with the port, or None; our own server may hold it."""
-    if port_is_free(host, port):
+def port_problem(host: str, port: int, root: Path, first_free: int = 1024) -> str | None:
+    """Return what is wrong with the address, or None; our own server may hold it.
+
+    `first_free` is the first port that a process without privileges may bind.
+    """
+    if port < first_free:
+        return (
+            f"port {port} is kept for root (below {first_free}), and the server does not run as "
+            f"root: set serve.port in stack.yaml to {first_free} or more"
+        )
+    error = bind_error(host, port)
+    if error is None:
         return None
+    if error.errno != errno.EADDRINUSE:
+        return (
+            f"{host} is no address that a server on this host can bind ({error.strerror}): "
+            "set serve.host in stack.yaml to one that `ip address` lists, or to 127.0.0.1"
+        )
     owners = listeners(port)
     if any(f"{root}/" in command for _pid, command in owners):
         return None
@@ -128,11 +202,25 @@ def disk_problem(root: Path, free_gib: float, need_gib: float) -> str | None:
     return None
 
 
+def releases(root: Path) -> tuple[list[str], list[str]]:
+    """Return the complete releases, oldest first, and those that were never finished."""
+    complete: list[tuple[float, str]] = []
+    remains = []
+    for directory in sorted(root.glob("releases/*")):
+        manifest = directory / "release.json"
+        if manifest.exists():
+            complete.append((manifest.stat().st_mtime, directory.name))
+        else:
+            remains.append(directory.name)
+    return [name for _made, name in sorted(complete)], remains
+
+
 def main() -> None:
     module = AnsibleModule(
         argument_spec={
             "root": {"type": "str", "required": True},
             "release": {"type": "str", "required": True},
+            "model": {"type": "str", "required": True},
             "disk_gib": {"type": "float", "required": True},
             "host": {"type": "str", "required": True},
             "port": {"type": "int", "required": True},
@@ -140,15 +228,33 @@ def main() -> None:
         supports_check_mode=True,
     )
     root = Path(module.params["root"])
-    complete = (root / "releases" / module.params["release"] / "release.json").exists()
+    release, model = module.params["release"], module.params["model"]
+    complete, remains = releases(root)
+    missing = [] if release in complete else ["release"]
+    if not (root / "models" / model / "SHA256SUMS").exists():
+        missing.append("model")
     space = os.statvfs(existing_parent(root))
     free = space.f_bavail * space.f_frsize / 2.0**30
+    busy = makers(root)
     found = [
-        disk_problem(root, free, 0 if complete else module.params["disk_gib"]),
-        port_problem(module.params["host"], module.params["port"], root),
+        f"another run is at work here: {'; '.join(busy)}: let it end, or end it" if busy else None,
+        disk_problem(root, free, module.params["disk_gib"] if "release" in missing else 0),
+        port_problem(
+            module.params["host"], module.params["port"], root, int(FIRST_FREE_PORT.read_text())
+        ),
     ]
     problems = [problem for problem in found if problem]
-    result = {"changed": False, "free_gib": round(free, 1), "complete": complete}
+    current = root / "current"
+    result = {
+        "changed": False,
+        "free_gib": round(free, 1),
+        "busy": busy,
+        "missing": missing,
+        "current": current.readlink().name if current.is_symlink() else "",
+        "serving": serving(root),
+        "releases": complete,
+        "remains": remains,
+    }
     if problems:
         module.fail_json(msg=" / ".join(problems), problems=problems, **result)
     module.exit_json(**result)
