@@ -2,6 +2,7 @@
 
 import logging
 import sys
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.metadata import version as installed_version
@@ -11,10 +12,12 @@ import click
 
 from volta_runtime import env
 from volta_runtime.checkpoint import verify as verify_checkpoint
-from volta_runtime.errors import VoltaError
+from volta_runtime.errors import EngineDeadError, VoltaError
 from volta_runtime.server.listen import bind
 
-_USAGE = 64  # EX_USAGE of sysexits.h, as volta-doctor has it
+# sysexits.h. What supervises the server starts it again after 70, but not after 1 or 64.
+_USAGE = 64
+_SOFTWARE = 70
 
 _DTYPES = ("auto", "half", "float16")
 _DTYPE_REFUSALS = {
@@ -25,7 +28,11 @@ _QUANTIZATIONS = (None, "None", "auto", "compressed-tensors")
 
 
 def main() -> None:
-    """The console script: user errors are one line on stderr, never a traceback."""
+    """The console script.
+
+    User errors are one line on stderr and exit status 1 or 64. A failure that is nobody's mistake
+    ends with 70, because a new start may heal it.
+    """
     try:
         sys.exit(
             cli.main(prog_name="volta-serve", standalone_mode=False, auto_envvar_prefix=env.PREFIX)
@@ -33,10 +40,16 @@ def main() -> None:
     except click.UsageError as error:
         error.show()
         sys.exit(_USAGE)
+    except EngineDeadError as error:
+        click.echo(f"volta-serve: error: {error}", err=True)
+        sys.exit(_SOFTWARE)
     except (VoltaError, click.ClickException) as error:
         sys.exit(f"volta-serve: error: {error}")
     except (click.Abort, KeyboardInterrupt):
         sys.exit("volta-serve: interrupted")
+    except Exception:
+        traceback.print_exc()
+        sys.exit(_SOFTWARE)
 
 
 @click.group(

@@ -25,6 +25,8 @@ class ChatTemplate:
         environment.filters["tojson"] = _tojson
         environment.globals["raise_exception"] = _raise_exception
         environment.globals["strftime_now"] = _strftime_now
+        if not isinstance(source, str):
+            raise ModelError(f"the chat template must be a string, not {source!r}")
         try:
             self._template = environment.from_string(source)
         except jinja2.TemplateSyntaxError as error:

@@ -12,7 +12,7 @@ from volta_runtime.engine.params import SamplingParams
 from volta_runtime.engine.sampling import Sampler
 from volta_runtime.engine.scheduler import Generation, Output, Scheduler
 from volta_runtime.engine.tokenizer import Tokenizer
-from volta_runtime.errors import EngineDeadError, QueueFullError, VoltaError
+from volta_runtime.errors import EngineDeadError, ModelError, QueueFullError, VoltaError
 from volta_runtime.models import Model
 
 log = logging.getLogger(__name__)
@@ -38,9 +38,18 @@ class EngineConfig:
 
 
 class Engine:
-    """Serves requests until stopped. All methods may be called from any thread."""
+    """Serves requests until stopped. All methods may be called from any thread.
+
+    A failure of the model ends it: `failure` is set, every request gets an error, and only a new
+    process can serve again.
+    """
 
     def __init__(self, model: Model, tokenizer: Tokenizer, config: EngineConfig) -> None:
+        if tokenizer.max_id >= model.vocab_size:
+            raise ModelError(
+                f"the tokenizer has ids up to {tokenizer.max_id}, but the model's vocab_size is "
+                f"{model.vocab_size}; tokenizer.json and config.json are not from the same model"
+            )
         self.tokenizer = tokenizer
         self.max_len = model.max_len
         self.vocab_size = model.vocab_size
@@ -160,10 +169,14 @@ class Engine:
                 continue
             if not finite:
                 self._finish(generation, Output(error=VoltaError(_NOT_FINITE)))
-            elif generation.params.greedy:
-                self._append(generation, token)
-            else:
-                self._append(generation, generation.sampler(row))
+                continue
+            try:
+                self._append(
+                    generation, token if generation.params.greedy else generation.sampler(row)
+                )
+            except Exception as error:  # one request's trouble ends no other's
+                log.exception("a request has failed")
+                self._finish(generation, Output(error=VoltaError(f"internal error: {error!r}")))
 
     def _append(self, generation: Generation, token: int) -> None:
         """Add a generated token and report it."""

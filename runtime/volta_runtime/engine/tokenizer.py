@@ -23,6 +23,7 @@ class Tokenizer:
             raise ModelError(f"{file}: cannot read the tokenizer: {error}") from None
         self._raw.no_truncation()
         self._raw.no_padding()
+        self.max_id = max(self._raw.get_vocab(with_added_tokens=True).values(), default=-1)
         config = _read_json(directory / "tokenizer_config.json")
         self.chat_template = _chat_template(directory, config)
         self.eos_token_ids = _eos_token_ids(directory)
@@ -60,23 +61,35 @@ def _read_json(file: Path) -> dict[str, Any]:
 def _chat_template(directory: Path, config: Mapping[str, Any]) -> ChatTemplate | None:
     """chat_template.jinja if present, else `chat_template` of tokenizer_config.json."""
     file = directory / "chat_template.jinja"
-    source = file.read_text(encoding="utf-8") if file.exists() else config.get("chat_template")
-    if isinstance(source, list):  # several named templates
-        source = {entry["name"]: entry["template"] for entry in source}.get("default")
-    if source is None:
-        return None
-    special = {
-        name: token["content"] if isinstance(token, dict) else token
-        for name in ("bos_token", "eos_token", "unk_token", "pad_token")
-        if (token := config.get(name)) is not None
-    }
-    return ChatTemplate(source, special)
+    try:
+        source = file.read_text(encoding="utf-8") if file.exists() else config.get("chat_template")
+        if isinstance(source, list):  # several named templates
+            source = {entry["name"]: entry["template"] for entry in source}.get("default")
+        special = {
+            name: token["content"] if isinstance(token, dict) else token
+            for name in ("bos_token", "eos_token", "unk_token", "pad_token")
+            if (token := config.get(name)) is not None
+        }
+    except (OSError, UnicodeDecodeError) as error:
+        raise ModelError(f"{file}: cannot read: {error}") from None
+    except (KeyError, TypeError) as error:
+        raise ModelError(
+            f"{directory}/tokenizer_config.json: chat_template or a special token is malformed "
+            f"({error!r}); fetch it again"
+        ) from None
+    return None if source is None else ChatTemplate(source, special)
 
 
 def _eos_token_ids(directory: Path) -> frozenset[int]:
     """generation_config.json lists every token that ends an answer; config.json at least one."""
     for name in ("generation_config.json", "config.json"):
         eos = _read_json(directory / name).get("eos_token_id")
-        if eos is not None:
-            return frozenset([eos] if isinstance(eos, int) else eos)
+        if eos is None:
+            continue
+        ids = eos if isinstance(eos, list) else [eos]
+        if not all(type(token) is int for token in ids):
+            raise ModelError(
+                f"{directory / name}: eos_token_id is {eos!r}, expected a token id or several"
+            )
+        return frozenset(ids)
     return frozenset()

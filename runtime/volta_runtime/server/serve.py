@@ -15,7 +15,7 @@ import uvicorn
 from volta_runtime import env, ops
 from volta_runtime.checkpoint import open_checkpoint
 from volta_runtime.engine import Engine, EngineConfig, Tokenizer
-from volta_runtime.errors import ModelError, VoltaError
+from volta_runtime.errors import EngineDeadError, ModelError, VoltaError
 from volta_runtime.models import load_model
 from volta_runtime.server.app import create_app
 from volta_runtime.server.listen import bind_error
@@ -46,7 +46,11 @@ class ServeConfig:
 
 
 def serve(config: ServeConfig, sock: socket.socket) -> None:
-    """Serve on a bound socket until SIGTERM or SIGINT. Raises VoltaError before that."""
+    """Serve on a bound socket until SIGTERM or SIGINT.
+
+    Raises VoltaError when it cannot start, and EngineDeadError after the engine has failed: by
+    then the running requests have been told so.
+    """
     checkpoint = open_checkpoint(config.model)
     tokenizer = Tokenizer(config.model)
     device = _device(config.device)
@@ -69,17 +73,18 @@ def serve(config: ServeConfig, sock: socket.socket) -> None:
             log_level="warning",  # our own lines say what uvicorn's would
             access_log=False,
             server_header=False,
+            lifespan="off",  # the app has no startup of its own
             timeout_graceful_shutdown=_GRACE_S + _CLOSE_S,
         ),
         engine,
-        f"serving {', '.join(config.names)} at http://{config.host}:{sock.getsockname()[1]}",
+        config,
     )
     try:
         asyncio.run(server.serve([sock]))
-    except OSError as error:
-        raise bind_error(config.host, config.port, error) from None
     finally:
         engine.stop()
+    if engine.failure is not None:
+        raise EngineDeadError(f"the engine has failed: {engine.failure}")
     log.info("stopped")
 
 
@@ -100,12 +105,16 @@ def _device(name: str) -> torch.device:
 
 
 class _Server(uvicorn.Server):
-    """uvicorn, exiting with 0 on SIGTERM, with systemd told of readiness."""
+    """uvicorn that tells systemd of readiness, and returns on SIGTERM or a failure of the engine.
 
-    def __init__(self, config: uvicorn.Config, engine: Engine, ready: str) -> None:
+    A server without its engine would only hold the port: whatever supervises the process is to
+    start a new one.
+    """
+
+    def __init__(self, config: uvicorn.Config, engine: Engine, asked: ServeConfig) -> None:
         super().__init__(config)
         self._engine = engine
-        self._ready = ready
+        self._asked = asked
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -120,9 +129,17 @@ class _Server(uvicorn.Server):
         loop.call_later(_GRACE_S, self._engine.abort)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        log.info("%s", self._ready)
+        assert sockets is not None, "we bind before uvicorn starts"
+        try:
+            await super().startup(sockets)
+        except OSError as error:  # another process listened there while the model was read
+            raise bind_error(self._asked.host, self._asked.port, error) from None
+        port = sockets[0].getsockname()[1]
+        log.info("serving %s at http://%s:%d", ", ".join(self._asked.names), self._asked.host, port)
         notify("READY=1")
+
+    async def on_tick(self, counter: int) -> bool:
+        return await super().on_tick(counter) or self._engine.failure is not None
 
 
 def notify(state: str) -> None:

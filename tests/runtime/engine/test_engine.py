@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from volta_runtime.engine import Engine, EngineConfig, Tokenizer
-from volta_runtime.errors import EngineDeadError, QueueFullError, VoltaError
+from volta_runtime.errors import EngineDeadError, ModelError, QueueFullError, VoltaError
 
 
 def eventually(condition, timeout=10):
@@ -136,6 +136,40 @@ def test_a_failure_ends_every_request_and_is_visible(load, tiny, run):
     assert not engine.alive
     with pytest.raises(EngineDeadError, match="fallen off the bus"):
         run(engine)
+
+
+def test_trouble_with_one_request_ends_no_other(make_engine, run):
+    engine = make_engine()
+    good, bad = run(engine, max_tokens=100), run(engine, max_tokens=100)
+    bad.generation.text.push = None
+    assert isinstance(bad.finish()[1].error, VoltaError)
+    assert good.finish()[1].completion_tokens == 100
+    assert engine.alive
+
+
+def test_a_tokenizer_of_another_model_is_refused(make_tiny, load, tiny):
+    model = load(make_tiny(vocab_size=200))
+    with pytest.raises(ModelError, match=r"ids up to 258.* vocab_size is 200"):
+        Engine(model, Tokenizer(tiny), EngineConfig())
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "message"),
+    [
+        ("chat_template.jinja", b"\xff", "chat_template.jinja: cannot read"),
+        ("chat_template.jinja", b"{% for %}", "the chat template is broken, line 1"),
+        ("tokenizer_config.json", b'{"chat_template": 5}', "must be a string, not 5"),
+        ("tokenizer_config.json", b'{"chat_template": [{"name": "x"}]}', "is malformed"),
+        ("generation_config.json", b'{"eos_token_id": "2"}', "eos_token_id is '2', expected"),
+        ("tokenizer.json", b"{", "tokenizer.json: cannot read the tokenizer"),
+    ],
+)
+def test_broken_tokenizer_files_are_named(make_tiny, file, content, message):
+    directory = make_tiny()
+    (directory / file).write_bytes(content)
+    with pytest.raises(ModelError) as raised:
+        Tokenizer(directory)
+    assert message in str(raised.value)
 
 
 def test_stop_ends_running_requests(make_engine, run):

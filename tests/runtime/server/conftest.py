@@ -14,7 +14,8 @@ from fastapi.testclient import TestClient
 from volta_runtime.server.app import create_app
 
 NAME = "tiny"
-VOLTA_SERVE = (sys.executable, "-c", "from volta_runtime.cli import main; main()")
+MAIN = "from volta_runtime.cli import main; main()"
+VOLTA_SERVE = (sys.executable, "-c", MAIN)
 
 
 @pytest.fixture
@@ -36,10 +37,10 @@ def volta_serve():
 
 
 class Server:
-    """volta-serve serve on a free port."""
+    """volta-serve serve on a free port; `patch` is code that runs before it."""
 
-    def __init__(self, model, *options, env=None):
-        command = [*VOLTA_SERVE, "serve", "--model", str(model)]
+    def __init__(self, model, *options, env=None, patch=""):
+        command = [sys.executable, "-c", f"{patch}\n{MAIN}", "serve", "--model", str(model)]
         self.process = subprocess.Popen(
             [*command, "--port", "0", "--device", "cpu", *options],
             stderr=subprocess.PIPE,
@@ -75,11 +76,11 @@ class Server:
 
 @pytest.fixture(scope="session")
 def start_server():
-    """start_server(model, *options, env=None); whatever still runs at the end is killed."""
+    """start_server(model, *options, env=None, patch=""); what still runs at the end is killed."""
     servers = []
 
-    def start(model, *options, env=None):
-        servers.append(Server(model, *options, env=env))
+    def start(model, *options, **how):
+        servers.append(Server(model, *options, **how))
         return servers[-1]
 
     yield start

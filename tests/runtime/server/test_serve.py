@@ -3,6 +3,8 @@
 import json
 import signal
 import socket
+import subprocess
+import sys
 import threading
 import time
 from itertools import pairwise
@@ -13,6 +15,7 @@ import pytest
 
 HELLO = [{"role": "user", "content": "hello"}]
 RUNNING = "volta_num_requests_running"
+VOLTA_SERVE = (sys.executable, "-c", "from volta_runtime.cli import main; main()")
 
 
 @pytest.fixture
@@ -37,6 +40,9 @@ def test_openai_client(sdk):
     text = "".join(c.choices[0].delta.content or "" for c in chunks if c.choices)
     assert text == answer.choices[0].message.content
     assert chunks[-1].usage == answer.usage
+    # The usual next turn sends the answer back as the SDK holds it.
+    again = [*HELLO, answer.choices[0].message, *HELLO]
+    assert sdk.chat.completions.create(model="tiny", messages=again, max_tokens=1).choices
     assert sdk.completions.create(model="tiny", prompt="a").choices[0].finish_reason
     assert [model.id for model in sdk.models.list()] == ["tiny"]
 
@@ -111,6 +117,38 @@ def test_sigterm_lets_short_streams_finish_and_ends_long_ones(start_server, make
     assert "shutting down" in results["long"][-2]
     assert results["long"][-1] == "data: [DONE]"
     assert "Traceback" not in server.log
+
+
+def test_a_failed_engine_ends_the_process_for_a_restart(start_server, tiny):
+    server = start_server(
+        tiny,
+        patch="from volta_runtime.models.llama import Llama\n"
+        "def broken(*_): raise RuntimeError('the GPU has fallen off the bus')\n"
+        "Llama.forward = broken",
+    )
+    response = server.http.post("/v1/completions", json={"prompt": "hi"})
+    assert response.status_code == 503
+    assert "fallen off the bus" in response.json()["error"]["message"]
+    assert server.process.wait(10) == 70  # EX_SOFTWARE
+    assert "volta-serve: error: the engine has failed: the GPU" in server.process.stderr.read()
+
+
+def test_a_port_taken_while_the_model_is_read_is_named_too(tiny):
+    with socket.socket() as other:
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        other.bind(("127.0.0.1", 0))
+        port = other.getsockname()[1]
+        with subprocess.Popen(
+            [*VOLTA_SERVE, "serve", "--model", tiny, "--port", str(port)],
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as process:
+            assert "loading" in process.stderr.readline()
+            other.listen()
+            log = process.stderr.read()
+    assert process.returncode == 1
+    assert f"port {port} on 127.0.0.1 is in use by " in log
+    assert "Traceback" not in log
 
 
 def test_a_taken_port_is_named_with_its_owner(volta_serve, tiny):
