@@ -89,6 +89,12 @@ class Rope:
     """Rotary position embedding in the "neox" order: element i turns with i + head_dim / 2."""
 
     def __init__(self, head_dim: int, theta: float, max_len: int, device: torch.device) -> None:
+        require_memory(
+            torch.device("cpu"),
+            3 * 8 * max_len * head_dim // 2,
+            f"the rotary table for {max_len} tokens",
+            "lower --max-model-len",
+        )
         # float64 angles: at position 100,000 a float32 product is off by 4e-3 rad.
         inverse = theta ** -(torch.arange(0, head_dim, 2, dtype=torch.float64) / head_dim)
         angle = torch.outer(torch.arange(max_len, dtype=torch.float64), inverse)

@@ -79,7 +79,7 @@ def _read_json(file: Path) -> dict[str, Any]:
         ) from None
     except OSError as error:
         raise CheckpointError(f"{file}: cannot read: {error.strerror}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{file}: not sound JSON: {error}; fetch it again") from error
     if not isinstance(value, dict):
         raise CheckpointError(f"{file}: not a JSON object; fetch it again")

@@ -90,7 +90,7 @@ def read_header(file: Path) -> dict[str, TensorInfo]:
 def _parse_header(file: Path, raw: bytes, size: int) -> dict[str, TensorInfo]:
     try:
         header = json.loads(raw, object_pairs_hook=_unique)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise CheckpointError(
             f"{file}: the header is not sound JSON ({error}): not a safetensors file,"
             f" or damaged; {_AGAIN}"

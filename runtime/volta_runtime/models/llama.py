@@ -2,9 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
+import msgspec
 import torch.nn.functional as F  # noqa: N812
+from msgspec import Meta, Struct
 from torch import Tensor
 
 from volta_runtime.checkpoint import Checkpoint
@@ -21,74 +23,86 @@ from volta_runtime.layers import (
 )
 from volta_runtime.models.weights import Shape, Weights
 
+Size = Annotated[int, Meta(ge=1)]
+Positive = Annotated[float, Meta(gt=0)]
 
-@dataclass(frozen=True)
-class LlamaConfig:
+
+class RopeSettings(Struct, frozen=True):
+    """`rope_scaling`, or transformers 5's `rope_parameters`."""
+
+    rope_type: str | None = None
+    type: str | None = None
+    rope_theta: Positive | None = None
+    partial_rotary_factor: Positive | None = None
+
+
+class LlamaConfig(Struct, frozen=True):
     """The fields of config.json that shape the model."""
 
-    vocab_size: int
-    hidden_size: int
-    intermediate_size: int
-    num_hidden_layers: int
-    num_attention_heads: int
-    num_key_value_heads: int
-    head_dim: int
-    max_position_embeddings: int
-    rms_norm_eps: float
-    rope_theta: float
-    tie_word_embeddings: bool
+    vocab_size: Size
+    hidden_size: Size
+    intermediate_size: Size
+    num_hidden_layers: Size
+    num_attention_heads: Size
+    max_position_embeddings: Size
+    num_key_value_heads: Size = 0  # as many as num_attention_heads
+    head_dim: Size = 0  # hidden_size / num_attention_heads
+    rms_norm_eps: Positive = 1e-6
+    rope_theta: Positive = 10000.0
+    rope_scaling: RopeSettings = RopeSettings()
+    rope_parameters: RopeSettings = RopeSettings()
+    partial_rotary_factor: Positive = 1.0
+    tie_word_embeddings: bool = False
+    hidden_act: str = "silu"
+    attention_bias: bool = False
+    mlp_bias: bool = False
 
     @classmethod
     def parse(cls, config: Mapping[str, Any], where: str) -> "LlamaConfig":
         """Read config.json; raises ModelError naming a field that is missing or unsupported."""
-        _refuse_unsupported(config, where)
-        required = (
-            "vocab_size",
-            "hidden_size",
-            "intermediate_size",
-            "num_hidden_layers",
-            "num_attention_heads",
-            "max_position_embeddings",
+        try:
+            # null means the default, as it does to transformers.
+            c = msgspec.convert({k: v for k, v in config.items() if v is not None}, cls)
+        except msgspec.ValidationError as error:
+            raise ModelError(f"{where}: {str(error).replace('$.', '')}") from None
+        heads, rope = c.num_attention_heads, c.rope_parameters
+        c = msgspec.structs.replace(
+            c,
+            num_key_value_heads=c.num_key_value_heads or heads,
+            head_dim=c.head_dim or c.hidden_size // heads,
+            rope_theta=rope.rope_theta or c.rope_theta,
+            partial_rotary_factor=rope.partial_rotary_factor or c.partial_rotary_factor,
         )
-        for field in required:
-            if type(config.get(field)) is not int or config[field] < 1:
-                raise ModelError(
-                    f"{where}: {field} must be a positive integer, not {config.get(field)!r}"
-                )
-        heads = config["num_attention_heads"]
-        parsed = cls(
-            **{field: config[field] for field in required},
-            num_key_value_heads=config.get("num_key_value_heads") or heads,
-            head_dim=config.get("head_dim") or config["hidden_size"] // heads,
-            rms_norm_eps=config.get("rms_norm_eps", 1e-6),
-            rope_theta=_rope(config).get("rope_theta", 10000.0),
-            tie_word_embeddings=config.get("tie_word_embeddings", False),
-        )
-        if heads % parsed.num_key_value_heads:
-            raise ModelError(
-                f"{where}: num_attention_heads {heads} is not a multiple of "
-                f"num_key_value_heads {parsed.num_key_value_heads}"
-            )
-        return parsed
+        c._refuse_unsupported(where)
+        return c
 
-
-def _rope(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The rotary settings: top-level fields, or transformers 5's `rope_parameters`."""
-    return {**config, **(config.get("rope_parameters") or {})}
-
-
-def _refuse_unsupported(config: Mapping[str, Any], where: str) -> None:
-    scaling = config.get("rope_scaling") or config.get("rope_parameters") or {}
-    rope_type = scaling.get("rope_type", scaling.get("type", "default"))
-    if rope_type != "default":
-        raise ModelError(f"{where}: rope scaling of type {rope_type!r} is not supported yet")
-    if config.get("hidden_act", "silu") != "silu":
-        raise ModelError(
-            f"{where}: hidden_act {config['hidden_act']!r} is not supported; supported: silu"
-        )
-    for field in ("attention_bias", "mlp_bias"):
-        if config.get(field):
-            raise ModelError(f"{where}: {field} is true, which is not supported")
+    def _refuse_unsupported(self, where: str) -> None:
+        scalings = (self.rope_scaling, self.rope_parameters)
+        rope_types = {s.rope_type or s.type or "default" for s in scalings} - {"default"}
+        for wrong, reason in (
+            (
+                self.num_attention_heads % self.num_key_value_heads,
+                f"num_attention_heads {self.num_attention_heads} is not a multiple of "
+                f"num_key_value_heads {self.num_key_value_heads}",
+            ),
+            (self.head_dim % 2, f"head_dim {self.head_dim} is odd, so it cannot be rotated"),
+            (
+                rope_types,
+                f"rope scaling of type {', '.join(rope_types)} is not supported by this version",
+            ),
+            (
+                self.partial_rotary_factor != 1,
+                f"partial_rotary_factor {self.partial_rotary_factor} is unsupported; supported: 1",
+            ),
+            (
+                self.hidden_act != "silu",
+                f"hidden_act {self.hidden_act!r} is not supported; supported: silu",
+            ),
+            (self.attention_bias, "attention_bias is true, which is not supported"),
+            (self.mlp_bias, "mlp_bias is true, which is not supported"),
+        ):
+            if wrong:
+                raise ModelError(f"{where}: {reason}")
 
 
 def _shapes(config: LlamaConfig) -> dict[str, Shape]:

@@ -41,12 +41,13 @@ def load_model(checkpoint: Checkpoint, device: torch.device, max_len: int | None
     Raises ModelError or CheckpointError before anything is allocated when the architecture, an
     option of it or a tensor is unsupported, missing or mis-shaped.
     """
-    names = checkpoint.config.get("architectures") or []
-    target = next((ARCHITECTURES[name] for name in names if name in ARCHITECTURES), None)
+    names = checkpoint.config.get("architectures")
+    listed = names if isinstance(names, list) else []
+    target = next((target for name, target in ARCHITECTURES.items() if name in listed), None)
     if target is None:
         raise ModelError(
-            f"{checkpoint.path}/config.json: architectures {names} is not supported; "
-            f"supported: {', '.join(ARCHITECTURES)}"
+            f"{checkpoint.path}/config.json: architectures is {names!r}, which is not supported; "
+            f"supported: {list(ARCHITECTURES)}"
         )
     module, _, name = target.partition(":")
     model: Model = getattr(import_module(module), name).load(

@@ -81,15 +81,11 @@ class Weights:
 
     def vector(self, module: str) -> Tensor:
         """A norm's weight, float32."""
-        return self._read(f"{module}.weight").float().to(self.device)
+        return self._finite(f"{module}.weight", torch.float32).to(self.device)
 
     def half(self, module: str) -> Tensor:
         """A dense weight as float16; refuses values beyond its range."""
-        name = f"{module}.weight"
-        weight = self._read(name).half()
-        if not weight.isfinite().all():
-            raise ModelError(f"{name}: holds values beyond float16's range (65504); unsupported")
-        return weight.to(self.device)
+        return self._finite(f"{module}.weight", torch.float16).to(self.device)
 
     def linear(self, *modules: str) -> Linear:
         """One layer for one module, or for several that read the same input, rows end to end.
@@ -102,22 +98,44 @@ class Weights:
             raise ModelError(f"{self._checkpoint.path}: cannot fuse mixed weight formats: {held}")
         if formats[modules[0]] == "dense":
             return HalfLinear(torch.cat([self.half(module) for module in modules]))
-        rows = [
-            self._read(f"{module}.weight_global_scale")
-            .reciprocal()
-            .expand(self._checkpoint.tensors[f"{module}.weight_packed"].shape[0])
-            for module in modules
-        ]
+        rows = [self._row_scale(module) for module in modules]
         codes = torch.cat([self._read(f"{module}.weight_packed") for module in modules])
         # As bytes, because torch cannot concatenate float8 everywhere.
         scales = torch.cat(
             [self._read(f"{module}.weight_scale").view(torch.uint8) for module in modules]
         )
         parts = (part.to(self.device) for part in (codes, scales, torch.cat(rows)))
-        return NVFP4Linear(ops.nvfp4_pack(*parts))
+        try:
+            return NVFP4Linear(ops.nvfp4_pack(*parts))
+        except ValueError as error:
+            held = " + ".join(modules)
+            raise ModelError(f"{self._checkpoint.path}: cannot pack {held}: {error}") from None
+
+    def _row_scale(self, module: str) -> Tensor:
+        """The module's global scale, a divisor on disk, as a multiplier for each row."""
+        name = f"{module}.weight_global_scale"
+        scale = self._read(name)
+        if not 0 < scale.item() < float("inf"):
+            raise ModelError(
+                f"{self._checkpoint.tensors[name].file}: {name} is {scale.item()}, expected a "
+                "positive number; the checkpoint is damaged, fetch or convert it again"
+            )
+        rows = self._checkpoint.tensors[f"{module}.weight_packed"].shape[0]
+        return scale.reciprocal().expand(rows)
 
     def _format(self, module: str) -> str:
         return self._checkpoint.modules.get(module, "dense")
+
+    def _finite(self, name: str, dtype: torch.dtype) -> Tensor:
+        """A tensor converted to dtype; refuses values that are infinite or NaN in it."""
+        tensor = self._read(name).to(dtype)
+        if not tensor.isfinite().all():
+            raise ModelError(
+                f"{self._checkpoint.tensors[name].file}: {name} holds NaN or values beyond "
+                f"{str(dtype).removeprefix('torch.')}'s range ({torch.finfo(dtype).max:g}); the "
+                "checkpoint is damaged, or cannot be served in that precision"
+            )
+        return tensor
 
     def _read(self, name: str) -> Tensor:
         """A tensor on the CPU, read into memory of its own: a map would keep pages resident."""

@@ -167,12 +167,19 @@ def test_a_quantised_weight_without_its_scale_is_refused(make_tiny, load):
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ({"architectures": ["MambaForCausalLM"]}, "MambaForCausalLM.*supported: LlamaForCausalLM"),
+        ({"architectures": ["MambaForCausalLM"]}, r"MambaForCausalLM.*supported: \['LlamaFor"),
         ({"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, "llama3"),
         ({"rope_parameters": {"rope_type": "yarn"}}, "yarn"),
         ({"attention_bias": True}, "attention_bias"),
         ({"hidden_act": "gelu"}, "gelu"),
-        ({"num_hidden_layers": None}, "num_hidden_layers must be a positive integer, not None"),
+        ({"num_hidden_layers": None}, "missing required field `num_hidden_layers`"),
+        ({"hidden_size": 0}, "Expected `int` >= 1 - at `hidden_size`"),
+        ({"head_dim": "16"}, "Expected `int`, got `str` - at `head_dim`"),
+        ({"head_dim": 15}, "head_dim 15 is odd"),
+        ({"rope_scaling": "linear"}, "got `str` - at `rope_scaling`"),
+        ({"rope_theta": 0}, "at `rope_theta`"),
+        ({"partial_rotary_factor": 0.5}, "partial_rotary_factor 0.5"),
+        ({"max_position_embeddings": 10**13}, "rotary table for 10000000000000 tokens"),
         ({"num_key_value_heads": 3}, "4 is not a multiple of num_key_value_heads 3"),
     ],
 )
@@ -195,6 +202,22 @@ def test_weights_beyond_float16_are_refused(make_tiny, load):
 
     with pytest.raises(ModelError, match=r"model.embed_tokens.weight.*65504"):
         load(make_tiny(enlarge))
+
+
+@pytest.mark.parametrize("value", [0.0, -1.0, float("nan"), float("inf")])
+def test_a_senseless_global_scale_is_refused(make_tiny, load, value):
+    name = "model.layers.1.mlp.up_proj.weight_global_scale"
+    with pytest.raises(ModelError, match=f"{name} is {value}, expected a positive number"):
+        load(make_tiny(lambda t: t.update({name: torch.tensor([value])})))
+
+
+def test_nan_scales_and_norms_are_refused(make_tiny, load):
+    name = "model.layers.1.mlp.up_proj.weight_scale"
+    nan = torch.full((96, 4), 0x7F, dtype=torch.uint8).view(torch.float8_e4m3fn)
+    with pytest.raises(ModelError, match=r"gate_proj \+ model.layers.1.mlp.up_proj: .* NaN"):
+        load(make_tiny(lambda t: t.update({name: nan})))
+    with pytest.raises(ModelError, match=r"model.norm.weight holds NaN"):
+        load(make_tiny(lambda t: t.update({"model.norm.weight": torch.full((64,), torch.nan)})))
 
 
 def test_a_cache_beyond_the_memory_is_refused(tiny, load):
