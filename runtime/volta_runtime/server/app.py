@@ -24,7 +24,7 @@ _CLIENT_CLOSED = 499  # nginx's status; nobody receives it, but logs show it
 
 def create_app(engine: Engine, names: tuple[str, ...], api_key: str | None = None) -> FastAPI:
     """The ASGI application; `names` are the model names that requests may use, the first ours."""
-    app = FastAPI(title="volta-serve", docs_url="/docs", redoc_url=None)
+    app = FastAPI(title="volta-serve", docs_url=None, redoc_url=None)
     service = Service(engine, names)
     install_handlers(app, service.metrics.requests)
     install_middleware(app, api_key)
@@ -50,7 +50,7 @@ def create_app(engine: Engine, names: tuple[str, ...], api_key: str | None = Non
         """Answer a conversation."""
         return await _answer(service, request, ChatAnswer, raw)
 
-    @app.get("/health")
+    @app.api_route("/health", methods=["GET", "HEAD"])
     async def health() -> Response:
         """200 while requests are being served."""
         if engine.alive:

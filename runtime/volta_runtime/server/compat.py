@@ -5,7 +5,7 @@ with the reason, because ignoring it would give an answer that was not asked for
 """
 
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -105,14 +105,26 @@ HARMLESS = {
 }
 
 
-def drop_harmless(body: dict[str, Any], fields: Collection[str]) -> dict[str, Any]:
-    """The body without the fields of the table; `fields` are those the endpoint acts on.
+# The SDK sends an answer back as it was received, with these.
+HARMLESS_IN_MESSAGES = {
+    "refusal": Harmless([], _TEXT),
+    "annotations": Harmless([[]], _TEXT),
+    "audio": Harmless([], _TEXT),
+    "tool_calls": Harmless([[]], _TOOLS),
+    "function_call": Harmless([], _TOOLS),
+}
+
+
+def drop_harmless(
+    body: Mapping[str, Any], fields: Collection[str], table: Mapping[str, Harmless]
+) -> dict[str, Any]:
+    """An object without the fields of the table; `fields` are those that are acted on.
 
     Raises PydanticCustomError, naming the field in its context, for a value that would matter.
     """
     kept = {}
     for name, value in body.items():
-        row = None if name in fields else HARMLESS.get(name)
+        row = None if name in fields else table.get(name)
         if row is None:
             kept[name] = value
         elif not row.accepts(value):

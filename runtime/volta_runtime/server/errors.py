@@ -98,9 +98,13 @@ def describe(body: type[BaseModel], error: Mapping[str, Any]) -> tuple[str, str 
     kind, where, value = error["type"], list(error["loc"][1:]), error["input"]
     if kind == "json_invalid":
         return f"the body is not valid JSON: {error['ctx']['error']}", None, "invalid_json"
+    if kind == "broken_unicode":
+        return error["msg"], None, kind
     if kind == "unsupported_value":
+        _, path, _ = _locate(body, where)
         field = error["ctx"]["field"]
-        return f"{field}: {error['msg']}", field, "unsupported_value"
+        path = f"{path}.{field}" if path else field
+        return f"{path}: {error['msg']}", path, kind
     if not where:
         return (
             "the body must be a JSON object, sent with Content-Type: application/json",

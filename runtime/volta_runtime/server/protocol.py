@@ -3,12 +3,14 @@
 A field's description completes the sentence "`value` is not …", which is the error a client sees.
 """
 
+import json
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic_core import PydanticCustomError
 
 from volta_runtime.engine import SamplingParams
-from volta_runtime.server.compat import drop_harmless
+from volta_runtime.server.compat import HARMLESS, HARMLESS_IN_MESSAGES, drop_harmless
 
 StopString = Annotated[str, Field(min_length=1)]
 Penalty = Annotated[float, Field(ge=-2, le=2, description="a number from -2 to 2")]
@@ -21,6 +23,18 @@ class StreamOptions(BaseModel):
 
     include_usage: bool = Field(False, description="true or false")
     continuous_usage_stats: Literal[False] = Field(False, description="false (not supported)")
+
+
+def _refuse_broken_unicode(body: dict[str, Any]) -> None:
+    """JSON can spell halves of surrogate pairs; they are no text, and nothing can encode them."""
+    try:
+        json.dumps(body, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        raise PydanticCustomError(
+            "broken_unicode",
+            "the body holds {half}, half of a surrogate pair: a character was cut in two",
+            {"half": ascii(error.object[error.start])},
+        ) from None
 
 
 class GenerationRequest(BaseModel):
@@ -39,7 +53,7 @@ class GenerationRequest(BaseModel):
     presence_penalty: Penalty | None = Field(None, description="a number from -2 to 2")
     frequency_penalty: Penalty | None = Field(None, description="a number from -2 to 2")
     repetition_penalty: float | None = Field(
-        None, gt=0, le=2, description="a number above 0, up to 2"
+        None, ge=0.01, le=2, description="a number from 0.01 to 2"
     )
     seed: int | None = Field(
         None, ge=-(2**63), lt=2**63, description="a whole number of at most 64 bits"
@@ -59,7 +73,10 @@ class GenerationRequest(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _drop_harmless(cls, body: Any) -> Any:
-        return drop_harmless(body, cls.model_fields) if isinstance(body, dict) else body
+        if not isinstance(body, dict):
+            return body
+        _refuse_broken_unicode(body)
+        return drop_harmless(body, cls.model_fields, HARMLESS)
 
     @property
     def include_usage(self) -> bool:
@@ -136,6 +153,13 @@ class Message(BaseModel):
         description="a string or a list of text parts (images and audio are not supported)"
     )
     name: str | None = Field(None, description="a string")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_harmless(cls, message: Any) -> Any:
+        if not isinstance(message, dict):
+            return message
+        return drop_harmless(message, cls.model_fields, HARMLESS_IN_MESSAGES)
 
     def for_template(self) -> dict[str, str]:
         """The form that chat templates read; "developer" is the newer name of "system"."""

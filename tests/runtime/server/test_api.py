@@ -40,6 +40,7 @@ def test_models(client):
 def test_health(client):
     response = client.get("/health")
     assert (response.status_code, response.json()) == (200, {"status": "ok"})
+    assert client.head("/health").status_code == 200
 
 
 def test_health_after_the_engine_has_stopped(make_engine):
@@ -133,7 +134,7 @@ def test_stop_string(client):
         ("max_tokens", 0, "max_tokens: expected a whole number from 1, got 0"),
         ("max_tokens", 1.5, "max_tokens: expected a whole number from 1, got 1.5"),
         ("frequency_penalty", 3, "frequency_penalty: expected a number from -2 to 2, got 3"),
-        ("repetition_penalty", 0, "repetition_penalty: expected a number above 0, up to 2, got 0"),
+        ("repetition_penalty", 0, "repetition_penalty: expected a number from 0.01 to 2, got 0"),
         ("seed", 2**63, f"seed: expected a whole number of at most 64 bits, got {2**63}"),
         ("stop", "", 'stop: expected a non-empty string, or a list of up to 16 of them, got ""'),
         ("stop", 5, "stop: expected a non-empty string, or a list of up to 16 of them, got 5"),
@@ -153,6 +154,11 @@ def test_stop_string(client):
             [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}],
             "messages[0].content: expected a string or a list of text parts (images and audio "
             'are not supported), got [{"type": "image_url", "image_url": {}}]',
+        ),
+        (
+            "messages",
+            [{"role": "assistant", "content": None, "tool_calls": [{"id": "a"}]}],
+            'messages[0].tool_calls: [{"id": "a"}] is refused: tool calls are not supported',
         ),
         ("messages", [{"role": "user"}], "messages[0].content: missing; expected a string"),
         ("messages", [{"role": "user", "content": "x", "contents": 1}], "did you mean content?"),
@@ -228,6 +234,11 @@ def test_harmless_fields_are_accepted(client):
             b'{"messages": [{"role": "user", "content": "x"}], "temperature": NaN}',
             {"content-type": "application/json"},
             "temperature: expected a number from 0 to 2",
+        ),
+        (
+            rb'{"messages": [{"role": "user", "content": "cut \ud83d"}]}',
+            {"content-type": "application/json"},
+            r"the body holds '\ud83d', half of a surrogate pair",
         ),
     ],
 )
