@@ -4,6 +4,7 @@ Collectors ask a `Probe` and never the system itself, so that a test can answer 
 a directory tree and canned command results.
 """
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -15,6 +16,7 @@ from typing import Any, NamedTuple
 # Tools of the administrator that an ordinary user's PATH may lack (modinfo, dkms).
 _SBIN = ("/usr/local/sbin", "/usr/sbin", "/sbin")
 _RECORD_BYTES = 8192  # the kernel's own limit for one /dev/kmsg record
+_DYING_S = 0.2  # for a process that got SIGKILL; one stuck in the kernel stays
 _MAX_LINKS = 40  # as many symbolic links as Linux follows before ELOOP
 
 
@@ -33,6 +35,13 @@ class Completed(NamedTuple):
     stdout: str
     stderr: str
     seconds: float
+
+    @property
+    def complaint(self) -> str:
+        """Why it failed, in its own words where it has any."""
+        if self.exit_code is None:
+            return f"no answer within {self.seconds:.0f} s"
+        return self.stderr.strip() or f"exit code {self.exit_code}"
 
 
 class Answer(NamedTuple):
@@ -162,6 +171,8 @@ class Probe:
             code = process.returncode
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(_DYING_S)
             out, err, code = b"", b"", None
         seconds = time.monotonic() - started
         return Completed(code, out.decode(errors="replace"), err.decode(errors="replace"), seconds)

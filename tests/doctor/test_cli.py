@@ -155,7 +155,7 @@ def test_table_names_the_problem_the_evidence_and_the_fix(doctor, saved):
     assert "\x1b" not in done.stdout
     assert not any(line.endswith(" ") for line in lines)
     text = " ".join(done.stdout.split())
-    assert "FAIL driver-loaded Module 580.95.05 is on disk for this kernel" in text
+    assert "FAIL driver-loaded Module 580.95.05 is on disk, but not loaded" in text
     assert "seen: /proc/driver/nvidia/version: absent" in text
     assert "fix: Install the proprietary R580 driver" in text
     assert "hides: driver-lib-match, smi-rc, nvml-abi, vbios-mix, ecc-mode" in text

@@ -256,8 +256,11 @@ def test_nvidia_smi(host):
 
 
 def test_a_command_that_hangs_is_cut_off(tmp_path):
-    done = Probe().run("sleep", "30", limit=0.1)
+    # with a child that keeps the pipe open, and deaf to polite signals
+    done = Probe().run("sh", "-c", "trap '' TERM; sleep 30 & sleep 30", limit=0.1)
     assert done.exit_code is None
     assert done.seconds < 5
+    assert done.complaint.startswith("no answer within")
+    assert Probe().run("false", limit=5).complaint == "exit code 1"
     with pytest.raises(CannotLook, match="no-such-command"):
         Probe().run("no-such-command", limit=1)

@@ -42,21 +42,24 @@ def test_no_collector_takes_another_down(own_process):
     assert time.monotonic() - started < 5
     assert facts.pci.data == PciFacts(devices=[])
     assert facts.host.error == "/dev/x: Permission denied"
-    assert facts.modules.error == "the collector failed: ZeroDivisionError: division by zero"
-    assert facts.service.error == facts.release.error == "no answer within 0.3 s"
+    assert (
+        facts.modules.error == "modules: the collector failed: ZeroDivisionError: division by zero"
+    )
+    assert facts.service.error == "service: no answer within 0.3 s"
+    assert facts.release.error == "release: no answer within 0.3 s"
     assert facts.dkms.error == "the snapshot has no such section"
 
 
 def test_a_collector_whose_process_dies():
     facts = gather(Probe(), None, {"nvml": Collector(die, own_process=True)}).facts
-    assert facts.nvml.error == "the collector's process died"
+    assert facts.nvml.error == "nvml: the collector's process died"
 
 
 def test_a_collector_whose_process_dies_in_the_middle_of_its_answer(monkeypatch):
     whole = msgspec.json.encode
     monkeypatch.setattr("msgspec.json.encode", lambda section: whole(section)[:-1])
     collectors = {"pci": Collector(lambda _: PciFacts(devices=[]), own_process=True)}
-    assert gather(Probe(), None, collectors).facts.pci.error == "the collector's process died"
+    assert gather(Probe(), None, collectors).facts.pci.error == "pci: the collector's process died"
 
 
 def test_what_a_library_prints_does_not_reach_stdout(capfd):

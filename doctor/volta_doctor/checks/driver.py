@@ -38,9 +38,7 @@ def driver_loaded(facts: Facts, row: Row) -> Finding:
         hint = f" This is a {host.container} container: pass the GPUs to it (docker: --gpus all)."
     on_disk = modules.module_for(modules.running_kernel)
     if modules.proc_version is None and on_disk and on_disk.file:
-        text = (
-            f"Module {on_disk.version} is on disk for this kernel, but not loaded (try modprobe)."
-        )
+        text = f"Module {on_disk.version} is on disk, but not loaded (try modprobe nvidia)."
         return row.fail(text, *seen, Evidence(f"modinfo {on_disk.file}", f"{on_disk.version}"))
     if modules.proc_version is None:
         return row.fail(f"No NVIDIA kernel module is loaded.{hint}", *seen)

@@ -18,7 +18,7 @@ from volta_doctor.facts.packages import (
 from volta_doctor.probe import CannotLook, Probe
 
 STATUS = "/var/lib/dpkg/status"
-_COMMAND_S = 3.0
+_COMMAND_S = 5.0
 _SEQUOIA_POLICIES = (  # the administrator's, then apt's own
     "/etc/crypto-policies/back-ends/apt-sequoia.config",
     "/usr/share/apt/default-sequoia.config",
@@ -195,7 +195,7 @@ def add_candidates(probe: Probe, packages: list[Package]) -> tuple[list[Package]
     policy = probe.run("apt-cache", "policy", *names, limit=_COMMAND_S)
     candidates = parse_policy(policy.stdout)
     if policy.exit_code != 0 or not candidates:
-        return packages, f"apt-cache policy: {policy.stderr.strip() or 'no answer'}"
+        return packages, f"apt-cache policy: {policy.complaint}"
     newer = [
         f"{p.name}={c}" for p in packages if (c := candidates.get(p.name, p.version)) != p.version
     ]
@@ -203,7 +203,7 @@ def add_candidates(probe: Probe, packages: list[Package]) -> tuple[list[Package]
     if newer:
         show = probe.run("apt-cache", "show", *newer, limit=_COMMAND_S)
         if show.exit_code != 0:
-            return packages, f"apt-cache show: {show.stderr.strip() or 'no answer'}"
+            return packages, f"apt-cache show: {show.complaint}"
         depends = parse_show(show.stdout)
     return [
         structs.replace(
@@ -229,7 +229,7 @@ def read_auto_upgrades(probe: Probe, dpkg_status: str) -> AutoUpgrades | None:
         return None
     dump = probe.run("apt-config", "dump", limit=_COMMAND_S)
     if dump.exit_code != 0:
-        raise CannotLook(f"apt-config dump: {dump.stderr.strip() or 'no answer'}")
+        raise CannotLook(f"apt-config dump: {dump.complaint}")
     values = parse_config(dump.stdout)
 
     def on(name: str, default: str) -> bool:

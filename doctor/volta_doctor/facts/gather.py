@@ -30,6 +30,7 @@ from volta_doctor.facts.model import SCHEMA, Facts, Section, Snapshot
 from volta_doctor.probe import CannotLook, Probe
 
 _SLOW_COMMAND_S = 10.0
+_DYING_S = 0.05  # until a killed process can be reaped
 
 
 class Collector(NamedTuple):
@@ -51,7 +52,7 @@ COLLECTORS: Mapping[str, Collector] = {
     "nvml": Collector(lambda _probe: nvml.collect(), own_process=True),
     "smi": Collector(smi.collect, limit_s=smi.LIMIT_S + 2),
     "kernel_log": Collector(kernel_log.collect, limit_s=12.0),
-    "packages": Collector(packages.collect),
+    "packages": Collector(packages.collect, limit_s=16.0),  # up to three commands
     "dkms": Collector(dkms.collect),
     "processes": Collector(processes.collect, limit_s=processes.SAMPLE_GAP_S + 5),
     "python_env": Collector(python_env.collect),
@@ -82,7 +83,7 @@ def gather(
     )
 
 
-def look(collector: Collector, probe: Probe) -> Section[Any]:
+def look(name: str, collector: Collector, probe: Probe) -> Section[Any]:
     """Run one collector and turn whatever happens into a section."""
     started = time.monotonic()
     try:
@@ -90,7 +91,7 @@ def look(collector: Collector, probe: Probe) -> Section[Any]:
     except CannotLook as reason:
         return Section(ok=False, error=str(reason), seconds=_since(started))
     except Exception as error:  # a fault in one collector must not hide the other facts
-        text = f"the collector failed: {type(error).__name__}: {error}"
+        text = f"{name}: the collector failed: {type(error).__name__}: {error}"
         return Section(ok=False, error=text, seconds=_since(started))
     return Section(ok=True, data=data, seconds=_since(started))
 
@@ -103,7 +104,7 @@ def _start(name: str, collector: Collector, probe: Probe) -> Callable[[], tuple[
     def finish() -> tuple[str, Section[Any]]:
         section = wait(max(0.0, started + collector.limit_s - time.monotonic()))
         if section is None:
-            text = f"no answer within {collector.limit_s:g} s"
+            text = f"{name}: no answer within {collector.limit_s:g} s"
             section = Section(ok=False, error=text, seconds=_since(started))
         return name, section
 
@@ -111,10 +112,12 @@ def _start(name: str, collector: Collector, probe: Probe) -> Callable[[], tuple[
 
 
 def _thread(
-    _name: str, collector: Collector, probe: Probe
+    name: str, collector: Collector, probe: Probe
 ) -> Callable[[float], Section[Any] | None]:
     found: list[Section[Any]] = []
-    thread = threading.Thread(target=lambda: found.append(look(collector, probe)), daemon=True)
+    thread = threading.Thread(
+        target=lambda: found.append(look(name, collector, probe)), daemon=True
+    )
     thread.start()
 
     def wait(seconds: float) -> Section[Any] | None:
@@ -132,7 +135,7 @@ def _fork(name: str, collector: Collector, probe: Probe) -> Callable[[float], Se
             os.close(reader)
             os.dup2(2, 1)  # what a library prints is no part of the report
             with os.fdopen(writer, "wb") as pipe:
-                pipe.write(msgspec.json.encode(look(collector, probe)))
+                pipe.write(msgspec.json.encode(look(name, collector, probe)))
         finally:
             os._exit(0)
     os.close(writer)
@@ -149,7 +152,9 @@ def _fork(name: str, collector: Collector, probe: Probe) -> Callable[[float], Se
                 data += chunk
         finally:
             os.close(reader)
-        os.kill(child, signal.SIGKILL)  # and do not wait: it may be stuck in the driver
+        os.kill(child, signal.SIGKILL)
+        time.sleep(_DYING_S)
+        os.waitpid(child, os.WNOHANG)  # no more waiting: it may be stuck in the driver
         return None
 
     return wait
@@ -160,7 +165,7 @@ def _decode(name: str, data: bytes) -> Section[Any]:
     try:
         section: Section[Any] = msgspec.json.decode(data, type=kind)
     except msgspec.DecodeError:  # nothing, or not all
-        return Section(ok=False, error="the collector's process died")
+        return Section(ok=False, error=f"{name}: the collector's process died")
     return section
 
 

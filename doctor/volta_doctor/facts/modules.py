@@ -127,7 +127,7 @@ def read_module(probe: Probe, kernel: str, name: str) -> KernelModule:
     file = match[1] if match[1].startswith("/") else f"/lib/modules/{kernel}/{match[1]}"
     done = probe.run("modinfo", file, limit=_MODINFO_S)
     if done.exit_code != 0:
-        raise CannotLook(f"modinfo {file}: {done.stderr.strip() or 'no answer'}")
+        raise CannotLook(f"modinfo {file}: {done.complaint}")
     fields = parse_modinfo(done.stdout)
     return KernelModule(
         kernel=kernel,

@@ -39,7 +39,7 @@ def collect(probe: Probe) -> PackagesFacts:
     """Ask rpm for names and versions and read dnf's files."""
     done = probe.run("rpm", "-qa", "--qf", r"%{NAME} %{VERSION}-%{RELEASE}\n", limit=_COMMAND_S)
     if done.exit_code != 0:
-        raise CannotLook(f"rpm -qa: {done.stderr.strip() or 'no answer'}")
+        raise CannotLook(f"rpm -qa: {done.complaint}")
     automatic = probe.text_or_none(_AUTOMATIC)
     timers = [name for name in probe.names(_TIMERS) if name.startswith("dnf-automatic")]
     return PackagesFacts(

@@ -121,7 +121,7 @@ def ask_manager(probe: Probe, manifest: Manifest, root: str) -> UnitState:
         raise CannotLook(f"release.json names an unknown service manager: {manifest.manager}")
     done = probe.run("systemctl", scope, "show", "-p", _PROPERTIES, manifest.unit, limit=_COMMAND_S)
     if done.exit_code != 0:
-        raise CannotLook(f"systemctl {scope} show: {done.stderr.strip() or 'no answer'}")
+        raise CannotLook(f"systemctl {scope} show: {done.complaint}")
     return parse_show(done.stdout, probe.monotonic())
 
 
