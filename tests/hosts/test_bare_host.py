@@ -50,7 +50,7 @@ def test_a_taken_port_is_refused_before_anything_is_made(host, up, port):
 def test_an_interrupted_run_is_made_anew(host, checkout, port):
     variables = {"HOME": "/root", **host.environment}.items()
     settings = " ".join(f"--setenv={name}={shlex.quote(value)}" for name, value in variables)
-    host.run(f"systemd-run --unit=up --working-directory={checkout} {settings} ./volta up")
+    host.run(f"systemd-run --unit=up {settings} {checkout}/volta up")
     host.run("until ls /opt/volta/releases/*/venv/bin/pip; do sleep 0.2; done", 600)
     host.run("systemctl kill --signal=KILL up")
     assert host.run("ls /opt/volta/releases/*/release.json", check=False).returncode != 0
