@@ -73,7 +73,7 @@ def check(
         try:
             facts = model.decode(snapshot.read())
         except model.SnapshotError as error:
-            raise click.UsageError(f"{snapshot.name}: {error}") from error
+            raise click.ClickException(f"{snapshot.name}: {error}") from error
     else:
         from volta_doctor.facts.gather import gather
 
@@ -109,7 +109,7 @@ def snapshot(output: str, root: str | None) -> None:
         part.replace(output)
     except OSError as error:
         part.unlink(missing_ok=True)
-        raise click.UsageError(f"{output}: {error.strerror}") from error
+        raise click.ClickException(f"{output}: {error.strerror}") from error
 
 
 def _print(text: str) -> None:

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 # Tools of the administrator that an ordinary user's PATH may lack (modinfo, dkms).
 _SBIN = ("/usr/local/sbin", "/usr/sbin", "/sbin")
 _RECORD_BYTES = 8192  # the kernel's own limit for one /dev/kmsg record
+_BODY_BYTES = 1 << 20
 _DYING_S = 0.2  # for a process that got SIGKILL; one stuck in the kernel stays
 _MAX_LINKS = 40  # as many symbolic links as Linux follows before ELOOP
 
@@ -45,7 +46,10 @@ class Completed(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """An HTTP answer; without a `status` no answer came and `error` says why."""
+    """An HTTP answer; without a `status` no answer came and `error` says why.
+
+    The `body` is that of a success, at most 1 MiB of it.
+    """
 
     status: int | None
     body: str
@@ -185,13 +189,19 @@ class Probe:
 
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         started = time.monotonic()
+
+        body = b""
         try:
             with opener.open(url, timeout=limit) as response:
-                body = response.read().decode(errors="replace")
-                return Answer(response.status, body, time.monotonic() - started)
+                while len(body) < _BODY_BYTES and (chunk := response.read1(_BODY_BYTES)):
+                    body += chunk
+                    if time.monotonic() - started > limit:
+                        raise TimeoutError("timed out")
+            text = body.decode(errors="replace")
+            return Answer(response.status, text, time.monotonic() - started)
         except urllib.error.HTTPError as error:
-            body = error.read().decode(errors="replace")
-            return Answer(error.code, body, time.monotonic() - started)
+            error.close()
+            return Answer(error.code, "", time.monotonic() - started)
         except (OSError, ValueError, http.client.HTTPException) as error:
             reason = getattr(error, "reason", None) or error
             return Answer(None, "", time.monotonic() - started, str(reason))

@@ -5,6 +5,7 @@ import http.server
 import json
 import socketserver
 import threading
+import time
 import xmlrpc.server
 
 import pytest
@@ -183,6 +184,8 @@ def test_states_of_systemd(host, active, sub, result, phase):
 def test_a_unit_that_does_not_exist_or_a_manager_that_does_not_answer(host):
     assert service.parse_show("LoadState=not-found\n", 1.0).phase == "inactive"
     assert service.parse_timespan("infinity") is None
+    masked = service.parse_show("LoadState=masked\nActiveState=inactive\nSubState=dead\n", 1.0)
+    assert masked.state == "inactive (dead, masked)"
     manifest = json.dumps(MANIFEST | {"manager": "systemd-user"})
     state = service.collect(host(files=FILES | {f"{RELEASE}/release.json": manifest})).unit_state
     assert (state.phase, state.state) == (None, "systemctl: No such file or directory")
@@ -196,15 +199,19 @@ def test_the_real_probe_asks_over_http_and_a_unix_socket(tmp_path, monkeypatch):
             self.send_response(503 if self.path == "/health" else 200)
             self.end_headers()
             self.wfile.write(b"body")
+            while self.path == "/drip":
+                time.sleep(0.1)
+                self.wfile.write(b".")
 
         def log_message(self, *_args):
             pass
 
-    with http.server.HTTPServer(("127.0.0.1", 0), Handler) as server:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         url = f"http://127.0.0.1:{server.server_port}"
-        assert Probe().get(f"{url}/health", 5)[:2] == (503, "body")
-        assert Probe().get(url, 5).status == 200
+        assert Probe().get(f"{url}/health", 5)[:2] == (503, "")
+        assert Probe().get(url, 5)[:2] == (200, "body")
+        assert Probe().get(f"{url}/drip", 0.5).error == "timed out"
         server.shutdown()
     assert "refused" in Probe().get(url, 5).error
 

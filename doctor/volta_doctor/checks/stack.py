@@ -108,10 +108,10 @@ def service_ready(facts: Facts, row: Row) -> Finding:
 
 def _judge_models(row: Row, service: ServiceFacts, seen: list[Evidence]) -> Finding:
     answer, models = service.models_answer, service.models
-    said = f"lists {', '.join(models) or 'nothing'}" if models is not None else "gives no list"
+    said = "gives no list" if models is None else f"lists {', '.join(models) or 'nothing'}"
     seen.append(Evidence(f"GET {answer.url}", f"{answer.status or answer.error}: {said}"))
     if models is None or service.model not in models:
-        text = f"It answers, but /v1/models {said}, not {service.model}."
+        text = f"It answers, but /v1/models {said} and so not {service.model}."
         return row.warn(text, *seen, subject=service.unit)
     text = f"Active, answers in {service.health.seconds:g} s and serves {service.model}."
     return row.ok(text, *seen, subject=service.unit)

@@ -68,7 +68,7 @@ def from_dmesg(probe: Probe) -> list[LogLine]:
     """Read the ring buffer through the system call, where /dev/kmsg is missing (containers)."""
     done = probe.run("dmesg", limit=_COMMAND_S)
     if done.exit_code != 0:
-        raise CannotLook(f"dmesg: {done.complaint}")
+        raise CannotLook(f"dmesg: {done.complaint.removeprefix('dmesg: ')}")
     return parse_timed(done.stdout)
 
 

@@ -75,9 +75,10 @@ def parse_show(text: str, now: float) -> UnitState:
     elif active == "activating" and sub != "auto-restart":
         phase = "starting"
     started = int(values.get("InactiveExitTimestampMonotonic") or 0) / 1e6
-    result = values.get("Result", "success")
+    details = [sub, values.get("Result", "success"), values.get("LoadState", "loaded")]
+    said = ", ".join(d for d in details if d not in ("success", "loaded"))
     return UnitState(
-        state=f"{active} ({sub}{'' if result == 'success' else f', {result}'})",
+        state=f"{active} ({said})",
         phase=phase,
         main_pid=int(values.get("MainPID") or 0) or None,
         uptime_s=round(now - started, 1) if started and phase != "inactive" else None,
