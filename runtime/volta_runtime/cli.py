@@ -151,10 +151,10 @@ def serve(
             "tokenizer.json and safetensors files"
         )
     logging.basicConfig(
-        level=logging.INFO,
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
         stream=sys.stderr,
     )
+    logging.getLogger("volta_runtime").setLevel(logging.INFO)
     # Before torch is imported and the model read, so that a taken port shows at once.
     sock = bind(host, port)
     env.yield_idle_cores()

@@ -23,7 +23,9 @@ class Tokenizer:
             raise ModelError(f"{file}: cannot read the tokenizer: {error}") from None
         self._raw.no_truncation()
         self._raw.no_padding()
-        self.max_id = max(self._raw.get_vocab(with_added_tokens=True).values(), default=-1)
+        vocabulary = self._raw.get_vocab(with_added_tokens=True)
+        self.max_id = max(vocabulary.values(), default=-1)
+        self.longest_token = max(map(len, vocabulary), default=1)  # characters
         config = _read_json(directory / "tokenizer_config.json")
         self.chat_template = _chat_template(directory, config)
         self.eos_token_ids = _eos_token_ids(directory)

@@ -134,10 +134,12 @@ class Service:
             if tokenizer.chat_template is None:
                 raise RequestError("messages: this model has no chat template; use /v1/completions")
             text = tokenizer.chat_template.render([m.for_template() for m in request.messages])
+            self._refuse_hopeless(text, "messages")
             return tokenizer.encode(text, add_special_tokens=False)
         assert isinstance(request, CompletionRequest)
         prompt = request.single_prompt
         if isinstance(prompt, str):
+            self._refuse_hopeless(prompt, "prompt")
             return tokenizer.encode(prompt)
         largest = max(prompt)
         if largest >= self.engine.vocab_size:
@@ -148,6 +150,17 @@ class Service:
                 "invalid_value",
             )
         return prompt
+
+    def _refuse_hopeless(self, text: str, field: str) -> None:
+        """Refuse a text that cannot fit: to tokenise 5 MB takes seconds, and 300 MiB for good."""
+        least = len(text) // self.engine.tokenizer.longest_token
+        if least > self.engine.max_len:
+            raise RequestError(
+                f"{field}: {len(text)} characters are at least {least} tokens; this model's "
+                f"context is {self.engine.max_len} tokens. Shorten the prompt",
+                field,
+                "context_length_exceeded",
+            )
 
     def _max_tokens(self, request: GenerationRequest, prompt: int) -> int:
         """How many tokens may follow a prompt of so many."""
