@@ -189,7 +189,6 @@ class Probe:
 
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         started = time.monotonic()
-
         body = b""
         try:
             with opener.open(url, timeout=limit) as response:

@@ -252,10 +252,18 @@ def test_processes_with_a_gpu_open(host):
     assert probe.asked == []
 
 
-def test_a_process_in_d_state_is_looked_at_twice(host):
+def test_a_process_that_stays_in_d_state_is_stuck(host):
     probe = host(files=PID_MAX | {"/dev/nvidia0": ""} | process(7, "D", ["/dev/nvidia0"]))
     assert processes.collect(probe).gpu_users[0].stuck
-    assert probe.asked == ["sleep 10"]
+    assert probe.asked == ["sleep 0.25"] * 40
+
+
+def test_a_process_that_leaves_d_state_is_not_waited_for(host, monkeypatch):
+    probe = host(files=PID_MAX | {"/dev/nvidia0": ""} | process(7, "D", ["/dev/nvidia0"]))
+    stat = probe.path("/proc/7/stat")
+    monkeypatch.setattr(probe, "sleep", lambda _: stat.write_text("7 (a) S 1 1"))
+    (user,) = processes.collect(probe).gpu_users
+    assert (user.state, user.stuck) == ("D", False)
 
 
 def test_without_gpu_devices_no_process_is_looked_at(host):

@@ -54,7 +54,7 @@ COLLECTORS: Mapping[str, Collector] = {
     "kernel_log": Collector(kernel_log.collect, limit_s=12.0),
     "packages": Collector(packages.collect, limit_s=16.0),  # up to three commands
     "dkms": Collector(dkms.collect),
-    "processes": Collector(processes.collect, limit_s=processes.SAMPLE_GAP_S + 5),
+    "processes": Collector(processes.collect, limit_s=processes.STUCK_S + 5),
     "python_env": Collector(python_env.collect),
     "release": Collector(release.collect),
     "service": Collector(service.collect, limit_s=2 * service.HTTP_LIMIT_S + 5),

@@ -6,13 +6,14 @@ import msgspec
 
 from volta_doctor.probe import CannotLook, Probe
 
-SAMPLE_GAP_S = 10.0
+STUCK_S = 10.0
+_SAMPLES = 40  # in that time
 
 
 class GpuUser(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A process with /dev/nvidia* open, or one in D state whose files may not be seen.
 
-    `stuck` means D state in two samples ten seconds apart.
+    `stuck` means D state in every sample of ten seconds.
     """
 
     pid: int
@@ -65,16 +66,28 @@ def collect(probe: Probe) -> ProcessesFacts:
         hidden += devices is None
         if devices or (devices is None and state == "D"):
             users.append(GpuUser(pid=int(pid), name=name, state=state, devices=devices))
-    if any(user.state == "D" for user in users):
-        probe.sleep(SAMPLE_GAP_S)
-        users = [second_look(probe, user) for user in users]
+    stuck = find_stuck(probe, {user.pid for user in users if user.state == "D"})
+    users = [msgspec.structs.replace(user, stuck=user.pid in stuck) for user in users]
     return ProcessesFacts(pid_max=pid_max, gpu_users=users, hidden=hidden)
 
 
-def second_look(probe: Probe, user: GpuUser) -> GpuUser:
-    """Mark a process that is still in D state."""
+def find_stuck(probe: Probe, suspects: set[int]) -> set[int]:
+    """Return the processes that stay in D state.
+
+    Most are in it for a moment (nvidia-smi, which the doctor runs meanwhile, is one of them): the
+    wait ends with the last that has left it.
+    """
+    for _ in range(_SAMPLES):
+        if not suspects:
+            break
+        probe.sleep(STUCK_S / _SAMPLES)
+        suspects = {pid for pid in suspects if state_of(probe, pid) == "D"}
+    return suspects
+
+
+def state_of(probe: Probe, pid: int) -> str | None:
+    """Return a process's state, None when it has ended."""
     try:
-        _, state = parse_stat(probe.text(f"/proc/{user.pid}/stat"))
+        return parse_stat(probe.text(f"/proc/{pid}/stat"))[1]
     except CannotLook:
-        return user
-    return msgspec.structs.replace(user, stuck=user.state == "D" and state == "D")
+        return None
