@@ -23,8 +23,25 @@ def activation_dtype(device: torch.device) -> torch.dtype:
     return torch.float32 if device.type == "cpu" else torch.float16
 
 
+_ALL_THREADS = torch.get_num_threads()
+
 # Elements of keys times queries; one query over 1024 tokens of 3 heads is 2e5, and 110 us.
 _WORTH_SHARING = 1 << 18
+
+
+@contextmanager
+def cpu_threads(count: int) -> Iterator[None]:
+    """Let torch and the kernels use so many CPU threads; also a decorator.
+
+    Models run on one, and only matrices and long attention on all: to wake a second thread costs
+    20 us on an idle machine and 1.5 ms on a busy one, more than any other operation takes.
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def require_memory(device: torch.device, need: int, what: str, remedy: str) -> None:
@@ -53,7 +70,8 @@ class NVFP4Linear:
 
     def __call__(self, x: Tensor) -> Tensor:
         """Map x [..., K] to [..., N]."""
-        return ops.nvfp4_linear(x, self.weight)
+        with cpu_threads(_ALL_THREADS):
+            return ops.nvfp4_linear(x, self.weight)
 
 
 @dataclass(frozen=True)
@@ -65,7 +83,8 @@ class HalfLinear:
     def __call__(self, x: Tensor) -> Tensor:
         """Map x [..., K] to [..., N]."""
         if x.device.type == "cpu":
-            return ops.half_linear(x, self.weight)
+            with cpu_threads(_ALL_THREADS):
+                return ops.half_linear(x, self.weight)
         return F.linear(x, self.weight)
 
 
@@ -236,20 +255,9 @@ class Attention:
         kv_heads = heads // self._groups
         rows = q.view(n, kv_heads, self._groups, head_dim).permute(1, 2, 0, 3)
         rows = rows.reshape(1, kv_heads, self._groups * n, head_dim)
-        with _threads_worth(n * keys.numel()):
+        with cpu_threads(1 if n * keys.numel() < _WORTH_SHARING else _ALL_THREADS):
             out = F.scaled_dot_product_attention(
                 rows, keys.unsqueeze(0), values.unsqueeze(0), self._masks[index]
             )
         out = out.view(kv_heads, self._groups, n, head_dim).permute(2, 0, 1, 3)
         return out.reshape(n, heads * head_dim)
-
-
-@contextmanager
-def _threads_worth(work: int) -> Iterator[None]:
-    """Keep a small CPU operation on this thread: to wake a second one costs 20 us."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1 if work < _WORTH_SHARING else threads)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)

@@ -20,6 +20,7 @@ from volta_runtime.layers import (
     Rope,
     Segment,
     activation_dtype,
+    cpu_threads,
 )
 from volta_runtime.models.weights import Shape, Weights
 
@@ -215,6 +216,7 @@ class Llama:
             device=self.device,
         )
 
+    @cpu_threads(1)
     def forward(self, tokens: Tensor, segments: list[Segment]) -> Tensor:
         """See registry.Model."""
         c = self._config
