@@ -152,6 +152,8 @@ def main() -> None:
         "date": now.isoformat(timespec="seconds"),
         "model": arguments.model.name,
         "options": options,
+        "repeats": arguments.repeats,
+        "generated_tokens": DECODE_TOKENS,  # in each stream that measures decoding
         "cpu": cpu_name(),
         "cores": len(os.sched_getaffinity(0)),
         "load_before": round(load, 2),  # what else the machine was doing
