@@ -122,16 +122,18 @@ def test_releases_are_complete_in_order_or_remains(tmp_path):
 
 
 def test_a_service_stays_with_its_manager(tmp_path):
-    root, run = tmp_path / "volta", tmp_path / "run"
-    assert facts.service_manager(0, root, run) == "supervisor"
+    root, unit, run = (tmp_path / name for name in ("volta", "volta-serve.service", "run"))
+    assert facts.service_manager(0, root, unit, run) == ("supervisor", True)
     (run / "systemd/system").mkdir(parents=True)
-    assert facts.service_manager(0, root, run) == "systemd"
-    assert facts.service_manager(1000, root, run) == "supervisor"  # not logged in
+    assert facts.service_manager(0, root, unit, run) == ("systemd", True)
+    assert facts.service_manager(1000, root, unit, run) == ("supervisor", True)  # not logged in
     (run / "user/1000/systemd/private").mkdir(parents=True)
-    assert facts.service_manager(1000, root, run) == "systemd-user"
+    assert facts.service_manager(1000, root, unit, run) == ("systemd-user", True)
     (root / "service").mkdir(parents=True)
     (root / "service/supervisord.conf").touch()
-    assert facts.service_manager(1000, root, run) == "supervisor"
+    assert facts.service_manager(1000, root, unit, run) == ("supervisor", True)
+    unit.touch()
+    assert facts.service_manager(1001, root, unit, run) == ("systemd-user", False)
 
 
 def test_the_root_is_where_the_unit_runs_from(tmp_path):

@@ -48,6 +48,10 @@ manager:
   description: systemd, systemd-user or supervisor; what keeps the server running.
   type: str
   returned: always
+manager_runs:
+  description: Whether the manager can be asked; a user's systemd runs only with his sessions.
+  type: bool
+  returned: always
 user:
   description: The user's name, and whether his services outlive his sessions (lingering).
   type: dict
@@ -115,18 +119,22 @@ def has_volta(gpus: list[tuple[str, str]], devices: list[str]) -> bool:
     return any(first <= int(device, 16) <= last for _address, device in gpus)
 
 
-def service_manager(uid: int, root: Path, run: Path = Path("/run")) -> str:
-    """Return what keeps the server running: systemd where this user has one, else supervisor.
+def service_manager(uid: int, root: Path, unit: Path, run: Path = Path("/run")) -> tuple[str, bool]:
+    """Return what keeps the server running, and whether it can be asked now.
 
-    A user's systemd comes and goes with his sessions, so what runs under supervisor stays there.
+    It is systemd where this user has one, else supervisor. A user's systemd comes and goes with
+    his sessions, so a service that is installed stays with the manager that it has.
     """
     if not (run / "systemd/system").is_dir():  # sd_booted(3)
-        return "supervisor"
+        return "supervisor", True
     if uid == 0:
-        return "systemd"
-    if (root / "service/supervisord.conf").exists():
-        return "supervisor"
-    return "systemd-user" if (run / f"user/{uid}/systemd/private").exists() else "supervisor"
+        return "systemd", True
+    runs = (run / f"user/{uid}/systemd/private").exists()
+    if unit.exists():
+        return "systemd-user", runs
+    if runs and not (root / "service/supervisord.conf").exists():
+        return "systemd-user", True
+    return "supervisor", True
 
 
 def installed_root(unit: Path) -> Path | None:
@@ -146,7 +154,8 @@ def main() -> None:
     uid = os.getuid()
     home = Path("~").expanduser()
     units = Path("/etc/systemd/system") if uid == 0 else home / ".config/systemd/user"
-    installed = installed_root(units / "volta-serve.service")
+    unit = units / "volta-serve.service"
+    installed = installed_root(unit)
     default = Path("/opt/volta") if uid == 0 else home / ".local/share/volta"
     root = Path(module.params["root"] or installed or default)
     if not root.is_absolute():
@@ -157,6 +166,7 @@ def main() -> None:
             "leave preflight_root out, or remove what is there first (./volta down)"
         )
     user = pwd.getpwuid(uid).pw_name
+    manager, manager_runs = service_manager(uid, root, unit)
     gpus = nvidia_devices()
     column = 3 if shutil.which("dnf") else 2
     missing = [tool for tool in TOOLS if not tool[1]()]
@@ -168,7 +178,8 @@ def main() -> None:
         root=str(root),
         gpus=[address for address, _device in gpus],
         profile="v100" if has_volta(gpus, module.params["volta_devices"]) else "cpu",
-        manager=service_manager(uid, root),
+        manager=manager,
+        manager_runs=manager_runs,
         python={
             "path": sys.executable,
             "version": "{}.{}".format(*sys.version_info[:2]),
