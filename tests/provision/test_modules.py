@@ -108,6 +108,7 @@ def test_what_makes_and_what_serves_are_told_apart(tmp_path):
     assert preflight.serving(root, proc) == ["old"]
     process(proc, 13, f"{new}/python3", f"{new}/pip", "install")
     process(proc, 14, f"{new}/python3", f"{new}/volta-serve", "convert", f"{root}/download/x", "y")
+    process(proc, 15, "tail", "-f", f"{new}/pip.log")
     assert [line.split(" (")[0] for line in preflight.makers(root, proc)] == ["pid 13", "pid 14"]
     assert preflight.serving(root, proc) == ["old"]
 

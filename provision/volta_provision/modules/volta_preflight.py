@@ -103,15 +103,17 @@ def command_line(process: Path) -> str:
 
 
 def makers(root: Path, proc: Path = Path("/proc")) -> list[str]:
-    """Return the processes that make a release or a model under `root`.
+    """Return the Python processes (pip, venv, the conversion) that make something under `root`.
 
-    They name `releases/` or `download/`; what serves or looks goes through `current/`.
+    They name `releases/` or `download/`; what serves or looks goes through `current/`. Other
+    programs, such as an administrator's `tail`, may name what they like.
     """
     found = []
     for process in sorted(proc.glob("[0-9]*"), key=lambda path: int(path.name)):
         command = command_line(process)
         making = any(f"{root}/{part}/" in command for part in ("releases", "download"))
-        if making and f"{root}/current/" not in command:
+        is_python = Path(command.partition(" ")[0]).name.startswith("python")
+        if making and is_python and f"{root}/current/" not in command:
             found.append(f"pid {process.name} ({command[:120]})")
     return found
 
