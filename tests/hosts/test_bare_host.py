@@ -85,6 +85,7 @@ def test_a_control_node_finds_the_same_release_by_ssh(host, repo, port, tmp_path
         "ansible_host": "127.0.0.1",
         "ansible_port": host.port,
         "ansible_user": "root",
+        "ansible_remote_tmp": "/tmp/ansible",
         "ansible_ssh_private_key_file": str(host.key),
         "ansible_ssh_common_args": " ".join(f"-o {option}" for option in SSH_OPTIONS),
         "preflight_stack": str(tmp_path / "stack.yaml"),
