@@ -93,39 +93,44 @@ def existing_parent(path: Path) -> Path:
     return next(parent for parent in (path, *path.parents) if parent.exists())
 
 
-def command_line(process: Path) -> str:
-    """Return the command line of a /proc/PID, empty where it is gone or not ours to read."""
+def command(process: Path) -> list[str]:
+    """Return the words of a /proc/PID's command, none where it is gone or not ours to read."""
     try:
         words = (process / "cmdline").read_bytes().split(b"\0")
     except OSError:
-        return ""
-    return b" ".join(words).decode(errors="replace").strip()
+        return []
+    return [word.decode(errors="replace") for word in words if word]
+
+
+def release_processes(root: Path, proc: Path = Path("/proc")) -> list[tuple[int, list[str]]]:
+    """Return (pid, command) of what runs by a release's own programs, as its Python."""
+    found = [(int(process.name), command(process)) for process in proc.glob("[0-9]*")]
+    mine = f"{root}/releases/"
+    return sorted((pid, words) for pid, words in found if words and words[0].startswith(mine))
 
 
 def makers(root: Path, proc: Path = Path("/proc")) -> list[str]:
-    """Return the Python processes (pip, venv, the conversion) that make something under `root`.
+    """Return the processes that make a release or a model.
 
-    They name `releases/` or `download/`; what serves or looks goes through `current/`. Other
-    programs, such as an administrator's `tail`, may name what they like.
+    They name their release; what serves it or looks at it names `current`.
     """
-    found = []
-    for process in sorted(proc.glob("[0-9]*"), key=lambda path: int(path.name)):
-        command = command_line(process)
-        making = any(f"{root}/{part}/" in command for part in ("releases", "download"))
-        is_python = Path(command.partition(" ")[0]).name.startswith("python")
-        if making and is_python and f"{root}/current/" not in command:
-            found.append(f"pid {process.name} ({command[:120]})")
-    return found
+    return [
+        f"pid {pid} ({' '.join(words)[:120]})"
+        for pid, words in release_processes(root, proc)
+        if not any(word.startswith(f"{root}/current/") for word in words)
+    ]
 
 
 def serving(root: Path, proc: Path = Path("/proc")) -> list[str]:
-    """Return the releases whose service runs: their Python, started through `current`."""
-    names = set()
-    for process in proc.glob("[0-9]*"):
-        program, _, rest = command_line(process).partition(" ")
-        if rest == f"{root}/current/venv/bin/volta-serve serve":
-            names.add(program.removeprefix(f"{root}/releases/").split("/")[0])
-    return sorted(names)
+    """Return the names of the releases whose service runs."""
+    service = [f"{root}/current/venv/bin/volta-serve", "serve"]
+    return sorted(
+        {
+            words[0].removeprefix(f"{root}/releases/").split("/")[0]
+            for _pid, words in release_processes(root, proc)
+            if words[1:] == service
+        }
+    )
 
 
 def bind_error(host: str, port: int) -> OSError | None:
@@ -156,7 +161,7 @@ def listeners(port: int, proc: Path = Path("/proc")) -> list[tuple[int, str]]:
         try:
             if str(link.readlink()) in inodes:
                 process = link.parents[1]
-                found[int(process.name)] = command_line(process)
+                found[int(process.name)] = " ".join(command(process))
         except OSError:
             continue
     return sorted(found.items())
@@ -181,9 +186,9 @@ def port_problem(host: str, port: int, root: Path, first_free: int = 1024) -> st
             "set serve.host in stack.yaml to one that `ip address` lists, or to 127.0.0.1"
         )
     owners = listeners(port)
-    if any(f"{root}/" in command for _pid, command in owners):
+    if any(f"{root}/" in line for _pid, line in owners):
         return None
-    named = "; ".join(f"pid {pid}: {command[:120]}" for pid, command in owners)
+    named = "; ".join(f"pid {pid}: {line[:120]}" for pid, line in owners)
     return (
         f"port {port} on {host} is in use by "
         f"{named or 'a process of another user (run as root to see which)'}: "
