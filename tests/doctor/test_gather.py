@@ -22,6 +22,7 @@ def refuse(_probe):
 
 def hang(_probe):
     time.sleep(60)
+    raise CannotLook("long after everyone has left")
 
 
 def die(_probe):

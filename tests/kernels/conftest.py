@@ -89,11 +89,12 @@ def worst():
 @pytest.fixture(scope="session")
 def configure(repo):
     """configure(build, *options) -> what CMake said of csrc/ without its Python layer."""
-    if not shutil.which("cmake"):
-        pytest.skip("cmake is not installed")
+    if not shutil.which("cmake") or not shutil.which("ninja"):
+        pytest.skip("cmake or ninja is not installed")
 
     def run(build, *options):
-        command = ["cmake", "-S", repo / "csrc", "-B", build, "-DVOLTA_PYTHON=OFF", *options]
+        where = ["-G", "Ninja", "-S", repo / "csrc", "-B", build]
+        command = ["cmake", *where, "-DVOLTA_PYTHON=OFF", *options]
         return subprocess.run(command, capture_output=True, text=True)
 
     return run
