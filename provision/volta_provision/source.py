@@ -8,8 +8,17 @@ from pathlib import Path
 
 from volta_provision.errors import StackError
 
-# What building the wheel needs, and nothing that changes for other reasons.
-PARTS = ("LICENSE", "README.md", "pyproject.toml", "csrc", "doctor", "runtime", "provision")
+# What a release is made of: the wheel's sources, and what is rendered into it.
+PARTS = (
+    "LICENSE",
+    "README.md",
+    "pyproject.toml",
+    "csrc",
+    "doctor",
+    "runtime",
+    "provision",
+    "templates",
+)
 SKIPPED_DIRS = {"__pycache__", "build", ".mypy_cache", ".ruff_cache"}
 SKIPPED_SUFFIXES = {".pyc", ".so", ".o"}
 

@@ -49,11 +49,11 @@ manager:
   type: str
   returned: always
 manager_runs:
-  description: Whether the manager can be asked; a user's systemd runs only with his sessions.
+  description: Whether the manager can be asked; a user's systemd runs only with their sessions.
   type: bool
   returned: always
 user:
-  description: The user's name, and whether his services outlive his sessions (lingering).
+  description: The user's name, and whether their services outlive their sessions (lingering).
   type: dict
   returned: always
 python:
@@ -123,7 +123,7 @@ def service_manager(uid: int, root: Path, unit: Path, run: Path = Path("/run")) 
     """Return what keeps the server running, and whether it can be asked now.
 
     It is systemd where this user has one, else supervisor. A user's systemd comes and goes with
-    his sessions, so a service that is installed stays with the manager that it has.
+    their sessions, so a service that is installed stays with the manager that it has.
     """
     if not (run / "systemd/system").is_dir():  # sd_booted(3)
         return "supervisor", True
