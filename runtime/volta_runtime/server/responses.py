@@ -3,6 +3,7 @@
 import json
 import time
 import uuid
+from abc import ABC, abstractmethod
 from typing import Any
 
 from volta_runtime.engine import Output
@@ -10,7 +11,7 @@ from volta_runtime.engine import Output
 Json = dict[str, Any]
 
 
-class Answer:
+class Answer(ABC):
     """Builds one answer's objects; subclasses know where the text goes."""
 
     prefix: str
@@ -25,13 +26,13 @@ class Answer:
             "model": model,
         }
 
+    @abstractmethod
     def text_choice(self, text: str) -> Json:
         """The part of a choice that holds the whole text."""
-        raise NotImplementedError
 
+    @abstractmethod
     def delta_choice(self, text: str) -> Json:
         """The part of a streamed choice that holds the next text."""
-        raise NotImplementedError
 
     def opening(self) -> list[Json]:
         """Chunks before the first text."""
