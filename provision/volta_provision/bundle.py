@@ -21,11 +21,12 @@ def write_bundle(stack: Stack, profile: Profile, source: Path, parent: Path) -> 
     archive, source_digest = pack_source(source)
     lock = make_lock(stack, profile, source_digest)
     encoded = lock.encode()
-    release = digest(encoded).removeprefix("sha256:")[:12]
+    lock_digest = digest(encoded)
+    release = lock_digest.removeprefix("sha256:")[:12]
     out = parent / release
     report = {
         "changed": False,
-        "digest": digest(encoded),
+        "digest": lock_digest,
         "release": release,
         "requirements": requirement_files(profile),
         "torch_index": PROFILES[profile]["torch_index"],

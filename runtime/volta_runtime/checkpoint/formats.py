@@ -17,13 +17,15 @@ class WeightFormat:
 
     dtypes: the parameters that make up the weight and the dtypes each may have; a module is in
         this format when it has exactly these, plus an optional bias.
-    shapes: the parameters' expected shapes by the shape of the first one.
+    logical: the weight's logical shape by the stored shape of the first parameter.
+    shapes: the parameters' shapes by the weight's logical shape.
     scheme: the `weights` entry of a compressed-tensors config group that announces the format;
         None for the format of modules that no group covers.
     """
 
     name: str
     dtypes: Mapping[str, frozenset[str]]
+    logical: Callable[[Shape], Shape]
     shapes: Callable[[Shape], Mapping[str, Shape]]
     scheme: Mapping[str, Any] | None = None
 
@@ -36,7 +38,7 @@ class WeightFormat:
     def check_shapes(self, parameters: Parameters) -> None:
         """Raise CheckpointError naming the tensor whose shape does not fit the others."""
         first = parameters[next(iter(self.dtypes))]
-        for name, expected in self.shapes(first.shape).items():
+        for name, expected in self.shapes(self.logical(first.shape)).items():
             info = parameters[name]
             if info.shape != expected:
                 raise CheckpointError(
@@ -48,18 +50,26 @@ class WeightFormat:
 _FLOATS = frozenset({"F16", "BF16", "F32"})
 
 
-def _nvfp4_shapes(packed: Shape) -> dict[str, Shape]:
-    """From [N, K/2] bytes; a scale covers 16 weights along K, which are 8 bytes."""
+def _nvfp4_logical(packed: Shape) -> Shape:
+    """[N, K] of [N, K/2] bytes, in whole groups of 16 weights, which are 8 bytes."""
     n, half_k = packed if len(packed) == 2 else (0, 0)
+    return n, half_k // 8 * 16
+
+
+def _nvfp4_shapes(logical: Shape) -> dict[str, Shape]:
+    """Of a weight [N, K]; a scale covers 16 weights along K."""
+    n, k = logical
     return {
-        "weight_packed": (n, half_k // 8 * 8),
-        "weight_scale": (n, half_k // 8),
+        "weight_packed": (n, k // 2),
+        "weight_scale": (n, k // 16),
         "weight_global_scale": (1,),
     }
 
 
 FORMATS = (
-    WeightFormat("dense", {"weight": _FLOATS}, lambda _: {}),
+    WeightFormat(
+        "dense", {"weight": _FLOATS}, lambda stored: stored, lambda shape: {"weight": shape}
+    ),
     # compressed-tensors nvfp4-pack-quantized, weights only: W = e2m1 * scale / global_scale.
     WeightFormat(
         "nvfp4",
@@ -68,10 +78,13 @@ FORMATS = (
             "weight_scale": frozenset({"F8_E4M3"}),
             "weight_global_scale": frozenset({"F32"}),
         },
+        _nvfp4_logical,
         _nvfp4_shapes,
         scheme={"num_bits": 4, "type": "float", "strategy": "tensor_group", "group_size": 16},
     ),
 )
+
+BY_NAME = {row.name: row for row in FORMATS}
 
 
 def recognise(module: str, parameters: Parameters) -> WeightFormat:

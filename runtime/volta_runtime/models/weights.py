@@ -12,6 +12,7 @@ from torch import Tensor
 
 from volta_runtime import ops
 from volta_runtime.checkpoint import Checkpoint
+from volta_runtime.checkpoint.formats import BY_NAME
 from volta_runtime.errors import ModelError
 from volta_runtime.layers import HalfLinear, Linear, NVFP4Linear, require_memory
 
@@ -26,18 +27,6 @@ _DTYPES = {
 }
 
 _SHOWN = 5  # problems named in one message
-
-
-def _stored(weight_format: str, module: str, shape: Shape) -> dict[str, Shape]:
-    """The tensors that hold a weight of a logical shape in a format, with their shapes."""
-    if weight_format == "nvfp4":
-        n, k = shape
-        return {
-            f"{module}.weight_packed": (n, k // 2),
-            f"{module}.weight_scale": (n, k // 16),
-            f"{module}.weight_global_scale": (1,),
-        }
-    return {f"{module}.weight": shape}
 
 
 class Weights:
@@ -55,7 +44,8 @@ class Weights:
         """
         expected: dict[str, Shape] = {}
         for module, shape in shapes.items():
-            expected |= _stored(self._format(module), module, shape)
+            stored = BY_NAME[self._format(module)].shapes(shape)
+            expected |= {f"{module}.{name}": part for name, part in stored.items()}
         tensors = self._checkpoint.tensors
         problems = [f"{name} is missing" for name in expected if name not in tensors]
         problems += [f"{name} is not part of the model" for name in tensors if name not in expected]
