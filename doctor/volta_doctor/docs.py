@@ -16,11 +16,13 @@ SCHEMA_JSON = Path(__file__).parent / "report/schema.json"
 
 _HEAD = """# Checks
 
-<!-- Made by `python -m volta_doctor.docs` from doctor/volta_doctor/catalog/checks.yaml. -->
+<!-- Made by `python -m volta_doctor.docs` from doctor/volta_doctor/catalog/checks/. -->
 
 `volta-doctor check` makes these checks. Each gives one of six verdicts: *ok*, *info*, *warn*,
 *fail*, *unknown* (a fact that it needs could not be had; the reason is told) or *skip* (it does
-not apply to this host). Checks marked *GPU* are skipped on a host without a Volta card.
+not apply to this host). Checks marked *Volta* are skipped on a host without a Volta card, those
+marked *NVIDIA* on one without any NVIDIA card; those marked *active* load the GPU and run only
+with `--active`.
 
 Exit codes: 0 healthy, 1 warnings, 2 failures, 3 could not tell, 64 wrong usage.
 """
@@ -38,14 +40,16 @@ def checks_md() -> str:
 
 
 def _section(row: Row) -> str:
-    lines = [f"### {row.id}\n", f"{row.title[0].upper()}{row.title[1:]}.{' *GPU*' * row.gpu}\n"]
+    names = {"volta": " *Volta*", "nvidia": " *NVIDIA*"}
+    marks = names.get(row.gpu, "") + " *active*" * row.active
+    lines = [f"### {row.id}\n", f"{row.title[0].upper()}{row.title[1:]}.{marks}\n"]
     lines += [f"- **{level}**: {text}" for level, text in row.rule.items()]
-    also = f"; uses: {', '.join(row.further_sections)}" if row.uses else ""
-    lines.append(f"- needs: {', '.join(row.sections)}{also}")
-    if hidden := [check_id for check_id in row.hides if check_id in checks()]:
-        lines.append(f"- hides: {', '.join(hidden)}")
+    also = f"; uses: {', '.join(row.uses)}" if row.uses else ""
+    lines.append(f"- needs: {', '.join(row.needs)}{also}")
+    if row.hides:
+        lines.append(f"- hides: {', '.join(row.hides)}")
     if row.blinds:
-        lines.append(f"- hides while they cannot tell: {', '.join(row.blinds)}")
+        lines.append(f"- hides checks that cannot tell for want of: {', '.join(row.blinds)}")
     lines.append(f"- fix (risk: {row.risk}): {row.fix}")
     if row.volta_note:
         lines.append(f"- on Volta: {row.volta_note}")

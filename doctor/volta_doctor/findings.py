@@ -30,14 +30,30 @@ class Evidence(msgspec.Struct, frozen=True, omit_defaults=True):
     line: int | None = None
 
 
-class Remedy(msgspec.Struct, frozen=True):
+class Step(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One step of a remedy that `volta-doctor fix --apply` can take: a command, or a file.
+
+    `run` is an argument vector; else `write` is the path of a file that gets `content` (the old
+    one is kept beside it). `undo` is the argument vector that takes the step back, empty where
+    the earlier state cannot come back or, for a file, where removing it does.
+    """
+
+    run: list[str] = []
+    write: str = ""
+    content: str = ""
+    undo: list[str] = []
+
+
+class Remedy(msgspec.Struct, frozen=True, omit_defaults=True):
     """What to do, and what doing it may cost.
 
-    `risk` is none, restart, reboot, rebuild, reconfigure or hardware.
+    `risk` is none, restart, reboot, rebuild, reconfigure or hardware. `steps` do what `fix` says
+    on this very host; without any it is for a person.
     """
 
     fix: str
     risk: str
+    steps: list[Step] = []
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):

@@ -6,7 +6,7 @@ from msgspec import structs
 
 from volta_doctor.catalog import Row, checks
 from volta_doctor.checks import CHECKS
-from volta_doctor.facts.model import Facts, Missing, Section
+from volta_doctor.facts.model import Facts, Missing, Section, absent
 from volta_doctor.findings import HOST, SEVERITY, Finding, Status
 from volta_doctor.profile import SECTIONS as OF_PROFILE
 from volta_doctor.profile import Profile
@@ -17,23 +17,26 @@ _PROBLEM = (*_FOUND, Status.UNKNOWN)
 
 def sections_of(rows: Iterable[Row]) -> set[str]:
     """Return the sections to collect for these checks, the host's name and its profile."""
-    of_rows = {section for row in rows for section in (*row.sections, *row.further_sections)}
+    of_rows = {section for row in rows for section in (*row.needs, *row.uses)}
     return of_rows | {"host", *OF_PROFILE}
 
 
 def judge(facts: Facts, rows: Iterable[Row], profile: Profile) -> list[Finding]:
     """Return the findings of the given checks, rank 1 first."""
+    facts = structs.replace(facts, expect=profile.expect)
     findings = [finding for row in rows for finding in examine(facts, row, profile)]
     return rank(fold(findings))
 
 
 def examine(facts: Facts, row: Row, profile: Profile) -> list[Finding]:
     """Run one check: skipped where it makes no sense, unknown where a need is not met."""
-    if row.gpu and profile.name in ("cpu", "nvidia"):
-        return [row.skip(profile.reason)]
-    if row.gpu and profile.name == "unknown":
+    if row.gpu and profile.gpu == "unknown":
         return [row.unknown(profile.reason)]
-    for name in row.sections:
+    if row.gpu and profile.gpu not in (row.gpu, "volta"):
+        return [row.skip(profile.reason)]
+    if row.active and facts.active == absent():
+        return [row.skip("It loads the GPU, so it is made only with --active.")]
+    for name in row.needs:
         section: Section[object] = getattr(facts, name)
         if not section.ok:
             return [row.unknown(section.error or "not collected")]
@@ -55,9 +58,12 @@ def fold(findings: list[Finding]) -> list[Finding]:
             index = cause[index]
         return index
 
-    for above, parent in enumerate(findings):
-        for below, child in enumerate(findings):
-            if explains(parent, child) and below not in cause and root(above) != below:
+    found = [index for index, finding in enumerate(findings) if finding.status in _FOUND]
+    problems = [index for index, finding in enumerate(findings) if finding.status in _PROBLEM]
+    for above in found:
+        for below in problems:
+            explained = explains(findings[above], findings[below])
+            if explained and below not in cause and root(above) != below:
                 cause[below] = above
     hides: dict[int, list[str]] = {}
     for below in cause:
@@ -76,9 +82,9 @@ def fold(findings: list[Finding]) -> list[Finding]:
 
 def explains(parent: Finding, child: Finding) -> bool:
     """Say whether `child` is to be read as a consequence of `parent`."""
-    row = checks()[parent.id]
+    row, needs = checks()[parent.id], checks()[child.id].needs
     same = parent.subject == child.subject
-    blinded = same and child.status is Status.UNKNOWN and child.id in row.blinds
+    blinded = same and child.status is Status.UNKNOWN and not set(row.blinds).isdisjoint(needs)
     hidden = child.id in row.hides and (same or HOST in (parent.subject, child.subject))
     return (
         parent.status in _FOUND

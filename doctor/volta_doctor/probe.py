@@ -8,10 +8,13 @@ import contextlib
 import os
 import signal
 import subprocess
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar, cast
+
+T = TypeVar("T")
 
 # Tools of the administrator that an ordinary user's PATH may lack (modinfo, dkms).
 _SBIN = ("/usr/local/sbin", "/usr/sbin", "/sbin")
@@ -63,6 +66,24 @@ class Probe:
     def __init__(self, root: Path | str = "/", env: Mapping[str, str] | None = None) -> None:
         self.root = Path(root)
         self.env = dict(os.environ if env is None else env)
+        self._known: dict[Callable[[Probe], Any], Any] = {}
+        self._knowing = threading.RLock()
+
+    def once(self, find: Callable[["Probe"], T]) -> T:
+        """Return what `find` says of this host, asking it only once: collectors share some facts.
+
+        The CannotLook that it raised is remembered as well.
+        """
+        with self._knowing:
+            if find not in self._known:
+                try:
+                    self._known[find] = find(self)
+                except CannotLook as reason:
+                    self._known[find] = reason
+            found = self._known[find]
+        if isinstance(found, CannotLook):
+            raise found
+        return cast(T, found)
 
     def path(self, path: Path | str) -> Path:
         """Return where the host's absolute `path` really lies."""

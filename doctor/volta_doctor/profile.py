@@ -5,23 +5,27 @@ from typing import Literal
 import msgspec
 
 from volta_doctor.catalog import compat
+from volta_doctor.facts.expect import Expect
 from volta_doctor.facts.model import Facts
 from volta_doctor.facts.pci import DEVICES, PciDevice
 
-Name = Literal["cpu", "v100", "nvidia", "unknown"]
 SECTIONS = ("pci", "modules", "release")
 
 
 class Profile(msgspec.Struct, frozen=True, kw_only=True):
     """The profile and why it was chosen.
 
-    `cpu` has no NVIDIA card, `v100` a Volta card, `nvidia` only other cards; `unknown` where the
-    host did not tell. `cards` names each card; `forced` means that --profile chose.
+    `gpu` says which rules make sense: `none` without an NVIDIA card, `volta` with a Volta card,
+    `nvidia` with other cards only, `unknown` where the host did not tell. `expect` is what a host
+    of this name has, None where nothing is known of it. `cards` names each card; `forced` means
+    that --profile chose.
     """
 
-    name: Name
+    name: str
+    gpu: Literal["none", "nvidia", "volta", "unknown"]
     reason: str
     cards: list[str] = []
+    expect: Expect | None = None
     forced: bool = False
 
 
@@ -44,9 +48,9 @@ def detect(facts: Facts, forced: str | None = None) -> Profile:
     found = _from_pci(facts)
     if forced is None:
         return found
-    name: Name = "v100" if forced == "v100" else "cpu"
     return Profile(
-        name=name,
+        name=forced,
+        gpu="volta" if forced == "v100" else "none",
         reason=f"forced by --profile; detected: {found.name}, {found.reason}",
         cards=found.cards,
         forced=True,
@@ -56,21 +60,25 @@ def detect(facts: Facts, forced: str | None = None) -> Profile:
 def _from_pci(facts: Facts) -> Profile:
     pci = facts.pci.data
     if pci is None:
-        return Profile(name="unknown", reason=f"PCI devices could not be read: {facts.pci.error}")
+        reason = f"PCI devices could not be read: {facts.pci.error}"
+        return Profile(name="unknown", gpu="unknown", reason=reason)
     cards = [card_name(device) for device in pci.gpus]
     if any(is_volta(device) for device in pci.gpus):
-        return Profile(name="v100", reason=_count(cards), cards=cards)
+        return Profile(name="v100", gpu="volta", reason=_count(cards), cards=cards)
     if cards:
         reason = f"{_count(cards)}: no Volta card, and the rules are for Volta"
-        return Profile(name="nvidia", reason=reason, cards=cards)
+        return Profile(name="nvidia", gpu="nvidia", reason=reason, cards=cards)
     nothing = f"no NVIDIA card on this host (looked in {DEVICES})"
     # A card that has fallen off the bus must not turn into a host that never had one.
     release, modules = facts.release.data, facts.modules.data
+    missed = None
     if release and release.manifest.profile == "v100":
-        return Profile(name="v100", reason=f"the installed release is for v100, yet {nothing}")
-    if modules and modules.proc_version:  # the module does not stay loaded where it finds no card
-        return Profile(name="v100", reason=f"the NVIDIA module is loaded, yet {nothing}")
-    return Profile(name="cpu", reason=nothing)
+        missed = "the installed release is for v100"
+    elif modules and modules.proc_version:  # the module does not stay loaded where it finds no card
+        missed = "the NVIDIA module is loaded"
+    if missed:
+        return Profile(name="v100", gpu="volta", reason=f"{missed}, yet {nothing}")
+    return Profile(name="cpu", gpu="none", reason=nothing)
 
 
 def _count(cards: list[str]) -> str:

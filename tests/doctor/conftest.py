@@ -109,7 +109,13 @@ def data(repo: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def healthy(data: Path) -> bytes:
-    return (data / "healthy.json").read_bytes()
+    """The snapshot of a healthy host; each section is a file."""
+    sections = {
+        path.stem: {"ok": True, "seconds": 0.01, "data": json.loads(path.read_text())}
+        for path in sorted((data / "healthy").glob("*.json"))
+    }
+    snapshot = {"schema": 1, "tool": "volta-doctor 0.1.0", "taken": "2026-11-30T21:20:00+00:00"}
+    return json.dumps(snapshot | {"facts": sections}, indent=1).encode()
 
 
 @pytest.fixture(scope="session")

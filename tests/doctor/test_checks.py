@@ -53,7 +53,7 @@ def test_every_level_of_the_rule_has_a_case(check_id):
 @pytest.mark.parametrize("check_id", CHECKS)
 def test_a_need_that_is_not_met_is_unknown_with_the_reason(check_id, snapshot_with):
     row = checks()[check_id]
-    for section in row.sections:
+    for section in row.needs:
         facts = snapshot_with({section: "the disk is on fire"}).facts
         (finding,) = examine(facts, row, detect(facts))
         assert finding.status == "unknown"

@@ -273,7 +273,7 @@ def test_rows_name_known_sections_and_the_catalogue_s_own_levels():
     from volta_doctor.facts.model import Facts
 
     for row in catalog.checks().values():
-        assert set(row.sections) <= set(Facts.__struct_fields__), row.id
+        assert set(row.needs) <= set(Facts.__struct_fields__), row.id
         assert "ok" in row.rule
         assert row.id not in row.hides
 

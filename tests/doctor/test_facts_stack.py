@@ -10,7 +10,7 @@ import xmlrpc.server
 
 import pytest
 
-from volta_doctor.facts import python_env, release, service, smi
+from volta_doctor.facts import python_envs, release, service, smi
 from volta_doctor.probe import Answer, CannotLook, NobodyThere, Probe
 
 ROOT = "/opt/volta"
@@ -87,10 +87,10 @@ def test_release(host):
 
 
 def test_python_env_reads_torch_from_files(host):
-    facts = python_env.collect(host(files=FILES))
+    facts = python_envs.collect(host(files=FILES)).envs[0]
     assert (facts.python, facts.torch, facts.torch_cuda) == ("3.11.2", "2.13.0+cpu", None)
     cuda = "__version__ = '2.10.0+cu128'\ncuda: Optional[str] = '12.8'\n"
-    assert python_env.parse_torch(cuda) == ("2.10.0+cu128", "12.8")
+    assert python_envs.parse_torch(cuda) == ("2.10.0+cu128", "12.8")
 
 
 @pytest.mark.parametrize(

@@ -1,28 +1,48 @@
-"""The two tables that the doctor and the playbooks read: checks.yaml and compat.yaml."""
+"""The tables that the doctor and the playbooks read: checks/*.yaml and compat.yaml."""
 
+from collections.abc import Sequence
 from functools import cache
 from importlib.resources import files
 from typing import Literal, TypeVar
 
 import msgspec
 
-from volta_doctor.findings import HOST, Evidence, Finding, Remedy, Status
+from volta_doctor.findings import HOST, Evidence, Finding, Remedy, Status, Step
 
 T = TypeVar("T")
 
-# What a row needs, by the name of the snapshot section that holds it; other names are their own.
-SECTION_OF_NEED = {"smi_xml": "smi", "torch_env": "python_env", "unit_files": "service"}
+# The files of checks/, in the order of reports and documents.
+AREAS = (
+    "driver",
+    "kernel",
+    "memory",
+    "xid",
+    "pcie",
+    "nvlink",
+    "nccl",
+    "thermal",
+    "power",
+    "mode",
+    "process",
+    "torch",
+    "toolchain",
+    "extension",
+    "stack",
+    "container",
+    "systemd",
+    "host",
+    "flags",
+    "attention",
+)
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One check as the catalogue describes it.
+    """One check as the catalogue describes it; README.md beside this file tells what a key means.
 
-    `gpu` marks a check that makes sense only with a Volta card. `hides` may name checks that do
-    not exist yet.
+    `area` is the name of the row's file. `needs`, `uses` and `blinds` name sections of a snapshot.
     """
 
     id: str
-    area: str
     title: str
     needs: list[str]
     rule: dict[Literal["fail", "warn", "info", "ok"], str]
@@ -30,36 +50,34 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     fix: str
     risk: Literal["none", "restart", "reboot", "rebuild", "reconfigure", "hardware"]
     source: str
+    area: str = ""
     uses: list[str] = []
     blinds: list[str] = []
     volta_note: str = ""
-    gpu: bool = False
-
-    @property
-    def sections(self) -> list[str]:
-        """The snapshot sections without which the verdict is unknown."""
-        return _sections(self.needs)
-
-    @property
-    def further_sections(self) -> list[str]:
-        """The snapshot sections that the verdict takes into account where they are there."""
-        return _sections(self.uses)
+    gpu: Literal["", "nvidia", "volta"] = ""
+    active: bool = False
 
     def ok(self, message: str, *evidence: Evidence, subject: str = HOST) -> Finding:
         """The claim in the title holds."""
         return self._finding(Status.OK, message, evidence, subject)
 
-    def info(self, message: str, *evidence: Evidence, subject: str = HOST) -> Finding:
+    def info(
+        self, message: str, *evidence: Evidence, subject: str = HOST, steps: Sequence[Step] = ()
+    ) -> Finding:
         """Worth knowing; nothing need be done."""
-        return self._finding(Status.INFO, message, evidence, subject)
+        return self._finding(Status.INFO, message, evidence, subject, steps)
 
-    def warn(self, message: str, *evidence: Evidence, subject: str = HOST) -> Finding:
+    def warn(
+        self, message: str, *evidence: Evidence, subject: str = HOST, steps: Sequence[Step] = ()
+    ) -> Finding:
         """It works, and will not stay so."""
-        return self._finding(Status.WARN, message, evidence, subject)
+        return self._finding(Status.WARN, message, evidence, subject, steps)
 
-    def fail(self, message: str, *evidence: Evidence, subject: str = HOST) -> Finding:
+    def fail(
+        self, message: str, *evidence: Evidence, subject: str = HOST, steps: Sequence[Step] = ()
+    ) -> Finding:
         """The claim in the title does not hold."""
-        return self._finding(Status.FAIL, message, evidence, subject)
+        return self._finding(Status.FAIL, message, evidence, subject, steps)
 
     def unknown(self, message: str, *evidence: Evidence, subject: str = HOST) -> Finding:
         """Could not tell; the message says why."""
@@ -70,7 +88,12 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         return self._finding(Status.SKIP, message, evidence, subject)
 
     def _finding(
-        self, status: Status, message: str, evidence: tuple[Evidence, ...], subject: str
+        self,
+        status: Status,
+        message: str,
+        evidence: tuple[Evidence, ...],
+        subject: str,
+        steps: Sequence[Step] = (),
     ) -> Finding:
         return Finding(
             id=self.id,
@@ -79,12 +102,8 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
             title=self.title,
             message=message,
             evidence=list(evidence),
-            remedy=Remedy(self.fix, self.risk),
+            remedy=Remedy(self.fix, self.risk, list(steps)),
         )
-
-
-def _sections(names: list[str]) -> list[str]:
-    return [SECTION_OF_NEED.get(name, name) for name in names]
 
 
 class Branch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -152,14 +171,16 @@ class Compat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @cache
 def checks() -> dict[str, Row]:
-    """Return the rows of checks.yaml by id, in the file's order. Raises ValueError on a fault."""
-    rows = _load("checks.yaml", list[Row])
-    by_id = {row.id: row for row in rows}
-    if len(by_id) != len(rows):
-        ids = [row.id for row in rows]
-        twice = sorted({check_id for check_id in ids if ids.count(check_id) > 1})
-        raise ValueError(f"checks.yaml: ids given twice: {', '.join(twice)}")
-    return by_id
+    """Return all rows by id, area by area. Raises ValueError naming the file and its fault."""
+    rows = [
+        msgspec.structs.replace(row, area=area)
+        for area in AREAS
+        for row in _load(f"checks/{area}.yaml", list[Row])
+    ]
+    ids = [row.id for row in rows]
+    if twice := sorted({check_id for check_id in ids if ids.count(check_id) > 1}):
+        raise ValueError(f"catalog/checks: ids given twice: {', '.join(twice)}")
+    return {row.id: row for row in rows}
 
 
 @cache

@@ -13,7 +13,12 @@ from typing import Any, NamedTuple
 import msgspec
 
 from volta_doctor.facts import (
+    active,
+    checkpoint,
+    containers,
     dkms,
+    ext_cache,
+    history,
     host,
     kernel_log,
     modules,
@@ -21,10 +26,15 @@ from volta_doctor.facts import (
     packages,
     pci,
     processes,
-    python_env,
+    python_envs,
     release,
+    serve,
     service,
     smi,
+    so_archs,
+    toolchain,
+    topo,
+    units,
 )
 from volta_doctor.facts.model import SCHEMA, Facts, Section, Snapshot
 from volta_doctor.probe import CannotLook, Probe
@@ -45,7 +55,7 @@ class Collector(NamedTuple):
     own_process: bool = False
 
 
-COLLECTORS: Mapping[str, Collector] = {
+COLLECTORS: dict[str, Collector] = {
     "host": Collector(host.collect),
     "pci": Collector(pci.collect),
     "modules": Collector(modules.collect),
@@ -55,26 +65,41 @@ COLLECTORS: Mapping[str, Collector] = {
     "packages": Collector(packages.collect, limit_s=16.0),  # up to three commands
     "dkms": Collector(dkms.collect),
     "processes": Collector(processes.collect, limit_s=processes.STUCK_S + 5),
-    "python_env": Collector(python_env.collect),
+    "topo": Collector(topo.collect, own_process=True),
+    "serve": Collector(serve.collect),
+    "units": Collector(units.collect),
+    "containers": Collector(containers.collect),
+    "checkpoint": Collector(checkpoint.collect),
+    "python_envs": Collector(python_envs.collect),
+    "so_archs": Collector(so_archs.collect),
+    "ext_cache": Collector(ext_cache.collect),
+    "toolchain": Collector(toolchain.collect),
+    "history": Collector(history.collect),
     "release": Collector(release.collect),
     "service": Collector(service.collect, limit_s=2 * service.HTTP_LIMIT_S + 5),
 }
+
+# Collected only when asked for by name: it loads the GPUs.
+OPT_IN: dict[str, Collector] = {"active": Collector(active.collect, limit_s=300.0)}
 
 
 def gather(
     probe: Probe,
     sections: Iterable[str] | None = None,
-    collectors: Mapping[str, Collector] = COLLECTORS,
+    collectors: Mapping[str, Collector] = COLLECTORS | OPT_IN,
 ) -> Snapshot:
-    """Collect the named sections (all by default) and never raise for what a collector does."""
+    """Collect the named sections (all but the opt-in ones by default).
+
+    Never raises for what a collector does.
+    """
     taken = datetime.now(timezone.utc).isoformat(timespec="seconds")
-    wanted = [name for name in collectors if sections is None or name in sections]
+    wanted = [name for name in collectors if name in (sections or COLLECTORS)]
     # Children first: forking is safe only while this process has a single thread.
     tasks = [
         _start(name, collectors[name], probe)
         for name in sorted(wanted, key=lambda n: not collectors[n].own_process)
     ]
-    results = dict(task() for task in tasks)
+    results: dict[str, Any] = dict(task() for task in tasks)
     return Snapshot(
         schema=SCHEMA,
         tool=f"volta-doctor {version('volta-stack')}",

@@ -8,7 +8,13 @@ from typing import Generic, TypeVar
 
 import msgspec
 
+from volta_doctor.facts.active import ActiveFacts
+from volta_doctor.facts.checkpoint import CheckpointsFacts
+from volta_doctor.facts.containers import ContainersFacts
 from volta_doctor.facts.dkms import DkmsFacts
+from volta_doctor.facts.expect import Expect
+from volta_doctor.facts.ext_cache import ExtCacheFacts
+from volta_doctor.facts.history import HistoryFacts
 from volta_doctor.facts.host import HostFacts
 from volta_doctor.facts.kernel_log import KernelLogFacts
 from volta_doctor.facts.modules import ModulesFacts
@@ -16,10 +22,15 @@ from volta_doctor.facts.nvml import NvmlFacts
 from volta_doctor.facts.packages import PackagesFacts
 from volta_doctor.facts.pci import PciFacts
 from volta_doctor.facts.processes import ProcessesFacts
-from volta_doctor.facts.python_env import PythonEnvFacts
+from volta_doctor.facts.python_envs import PythonEnvsFacts
 from volta_doctor.facts.release import ReleaseFacts
+from volta_doctor.facts.serve import ServeFacts
 from volta_doctor.facts.service import ServiceFacts
 from volta_doctor.facts.smi import SmiFacts
+from volta_doctor.facts.so_archs import SoArchsFacts
+from volta_doctor.facts.toolchain import ToolchainFacts
+from volta_doctor.facts.topo import TopoFacts
+from volta_doctor.facts.units import UnitsFacts
 
 SCHEMA = 1
 
@@ -59,8 +70,11 @@ def absent() -> "Section[T]":
     return Section(ok=False, error="the snapshot has no such section")
 
 
-class Facts(msgspec.Struct, frozen=True, kw_only=True):
-    """All sections. To add one: a module in this package, a field here, a row in gather.py."""
+class Facts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """All sections. To add one: a module in this package, a field here, a row in gather.py.
+
+    `expect` is no section: the judge puts there what the profile says of such a host.
+    """
 
     host: Section[HostFacts] = msgspec.field(default_factory=absent)
     pci: Section[PciFacts] = msgspec.field(default_factory=absent)
@@ -71,9 +85,20 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     packages: Section[PackagesFacts] = msgspec.field(default_factory=absent)
     dkms: Section[DkmsFacts] = msgspec.field(default_factory=absent)
     processes: Section[ProcessesFacts] = msgspec.field(default_factory=absent)
-    python_env: Section[PythonEnvFacts] = msgspec.field(default_factory=absent)
+    topo: Section[TopoFacts] = msgspec.field(default_factory=absent)
+    serve: Section[ServeFacts] = msgspec.field(default_factory=absent)
+    units: Section[UnitsFacts] = msgspec.field(default_factory=absent)
+    containers: Section[ContainersFacts] = msgspec.field(default_factory=absent)
+    checkpoint: Section[CheckpointsFacts] = msgspec.field(default_factory=absent)
+    python_envs: Section[PythonEnvsFacts] = msgspec.field(default_factory=absent)
+    so_archs: Section[SoArchsFacts] = msgspec.field(default_factory=absent)
+    ext_cache: Section[ExtCacheFacts] = msgspec.field(default_factory=absent)
+    toolchain: Section[ToolchainFacts] = msgspec.field(default_factory=absent)
+    history: Section[HistoryFacts] = msgspec.field(default_factory=absent)
+    active: Section[ActiveFacts] = msgspec.field(default_factory=absent)
     release: Section[ReleaseFacts] = msgspec.field(default_factory=absent)
     service: Section[ServiceFacts] = msgspec.field(default_factory=absent)
+    expect: Expect | None = None
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):

@@ -8,7 +8,7 @@ import msgspec
 from volta_doctor.probe import CannotLook, Probe
 
 if TYPE_CHECKING:
-    from volta_doctor.facts.python_env import Distribution
+    from volta_doctor.facts.python_envs import Distribution
 
 _OF_ROOT = "/opt/volta"
 _OF_USER = ".local/share/volta"
@@ -181,7 +181,7 @@ def collect(probe: Probe) -> ReleaseFacts:
     """Read the current release, its lock and what its venv holds."""
     from packaging.utils import canonicalize_name
 
-    from volta_doctor.facts.python_env import read_venv
+    from volta_doctor.facts.python_envs import read_venv
 
     directory = current_release(probe)
     manifest = read_manifest(probe, directory)

@@ -1,4 +1,4 @@
-"""The `python_env` section: the interpreter and distributions of the release's venv.
+"""The `python_envs` section: every Python environment that a server runs in.
 
 Everything is read from files: torch is never imported.
 """
@@ -23,7 +23,7 @@ class Distribution(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     sha256: str | None = None
 
 
-class PythonEnvFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class PythonEnv(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A venv; torch's version and CUDA (None in a CPU build) are None where it is not installed."""
 
     prefix: str
@@ -31,6 +31,12 @@ class PythonEnvFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     distributions: list[Distribution]
     torch: str | None = None
     torch_cuda: str | None = None
+
+
+class PythonEnvsFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The environments, each once, that of the current release first."""
+
+    envs: list[PythonEnv] = []
 
 
 def parse_python_version(pyvenv_cfg: str) -> str | None:
@@ -60,7 +66,7 @@ def parse_torch(version_py: str) -> tuple[str | None, str | None]:
     return version[1] if version else None, cuda[1] if cuda else None
 
 
-def read_venv(probe: Probe, prefix: str) -> PythonEnvFacts:
+def read_venv(probe: Probe, prefix: str) -> PythonEnv:
     """Read a venv. Raises CannotLook naming what is missing in it."""
     python = parse_python_version(probe.text(f"{prefix}/pyvenv.cfg"))
     if python is None:
@@ -79,7 +85,7 @@ def read_venv(probe: Probe, prefix: str) -> PythonEnvFacts:
         if probe.exists(f"{site}/{info}/METADATA")
     ]
     torch, torch_cuda = parse_torch(probe.text_or_none(f"{site}/torch/version.py") or "")
-    return PythonEnvFacts(
+    return PythonEnv(
         prefix=prefix,
         python=python,
         distributions=distributions,
@@ -88,6 +94,6 @@ def read_venv(probe: Probe, prefix: str) -> PythonEnvFacts:
     )
 
 
-def collect(probe: Probe) -> PythonEnvFacts:
+def collect(probe: Probe) -> PythonEnvsFacts:
     """Read the venv of the current release."""
-    return read_venv(probe, f"{current_release(probe)}/venv")
+    return PythonEnvsFacts(envs=[read_venv(probe, f"{current_release(probe)}/venv")])
