@@ -80,14 +80,11 @@ def check(
         facts = gather(_probe(root), sections_of(rows))
     chosen = detect(facts.facts, profile)
     result = report.build(facts, chosen, judge(facts.facts, rows, chosen))
-    if form == "json":
-        sys.stdout.reconfigure(encoding="utf-8")  # type: ignore[union-attr]  # as JSON must be
-        _print(report.to_json(result))
-    else:
-        from volta_doctor.report import table
-
+    if form == "table":
         sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]  # a log may hold anything
-        _print(table.to_text(result, sys.stdout, verbose))
+    else:
+        sys.stdout.reconfigure(encoding="utf-8")  # type: ignore[union-attr]  # as JSON must be
+    _print(report.FORMATS[form](result, sys.stdout, verbose))
     context.exit(result.summary.exit_code)
 
 

@@ -171,7 +171,7 @@ def test_one_paragraph_for_many_subjects_and_one_reason(snapshot_with):
     profile = detect(snapshot.facts)
     findings = judge(snapshot.facts, catalog.checks().values(), profile)
     report = build(snapshot, profile, findings)
-    text = " ".join(table.to_text(report, io.StringIO(), verbose=False).split())
+    text = " ".join(table.render(report, io.StringIO(), verbose=False).split())
     assert text.count("ECC is off.") == 1
     assert "GPU-00000001-0000-0000-0000-000000000000] ECC is off." in text
     assert "WARN ecc-mode [GPU-2] ECC turns off at the next boot." in text
@@ -183,7 +183,7 @@ def test_brackets_in_a_log_are_text_not_markup(snapshot_with):
     snapshot = snapshot_with({"kernel_log": log})
     profile = detect(snapshot.facts)
     findings = judge(snapshot.facts, catalog.checks().values(), profile)
-    text = table.to_text(build(snapshot, profile, findings), io.StringIO(), verbose=False)
+    text = table.render(build(snapshot, profile, findings), io.StringIO(), verbose=False)
     assert "[red] task [/x] blocked" in text
 
 

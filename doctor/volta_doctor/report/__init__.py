@@ -1,4 +1,8 @@
-"""The report: findings with their summary, as a table or as JSON."""
+"""The report: findings with their summary, and the formats that it can be written in."""
+
+from collections.abc import Callable
+from importlib import import_module
+from typing import TextIO
 
 import msgspec
 
@@ -36,6 +40,9 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     findings: list[Finding]
 
 
+Format = Callable[[Report, TextIO, bool], str]
+
+
 def exit_code(findings: list[Finding]) -> int:
     """Return 2 for failures, else 3 where something could not be told, else 1 for warnings.
 
@@ -71,6 +78,14 @@ def build(snapshot: Snapshot, profile: Profile, findings: list[Finding]) -> Repo
     )
 
 
-def to_json(report: Report) -> str:
-    """Return the report as JSON; schema.json beside this file describes it."""
-    return msgspec.json.format(msgspec.json.encode(report), indent=2).decode()
+def _format(name: str) -> Format:
+    def render(report: Report, file: TextIO, verbose: bool) -> str:
+        text: str = import_module(f"{__name__}.{name}").render(report, file, verbose)
+        return text
+
+    return render
+
+
+# Each is the module of its name in this package, loaded when it is used; its `render` returns the
+# whole report as text. `file` is where the text will go (width, colours), `verbose` asks for all.
+FORMATS: dict[str, Format] = {name: _format(name) for name in ("table", "json")}

@@ -23,7 +23,7 @@ _QUIET = (Status.OK, Status.SKIP)
 _FEW = 3
 
 
-def to_text(report: Report, file: TextIO, verbose: bool) -> str:
+def render(report: Report, file: TextIO, verbose: bool) -> str:
     """Return the table, in the width and colours of `file`.
 
     Without `verbose`: no ok, no skip, nothing folded, little evidence.
