@@ -80,7 +80,9 @@ COLLECTORS: dict[str, Collector] = {
 }
 
 # Collected only when asked for by name: it loads the GPUs.
-OPT_IN: dict[str, Collector] = {"active": Collector(active.collect, limit_s=300.0)}
+OPT_IN: dict[str, Collector] = {
+    "active": Collector(active.collect, limit_s=active.LIMIT_S, own_process=True)
+}
 
 
 def gather(
