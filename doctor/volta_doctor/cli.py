@@ -44,8 +44,8 @@ _root = click.option(
 @click.option("--snapshot", type=click.File("rb"), help="Judge saved facts, not this host.")
 @click.option(
     "--profile",
-    type=click.Choice(["cpu", "v100"]),
-    help="Judge by this profile, whatever cards there are.",
+    metavar="NAME",
+    help="Judge by this profile, or a site's own FILE.yaml, whatever cards there are.",
 )
 @click.option("--select", metavar="IDS", multiple=True, help="Only these checks (a,b,c).")
 @_root
@@ -67,7 +67,7 @@ def check(
     from volta_doctor import report
     from volta_doctor.facts import model
     from volta_doctor.judge import judge, sections_of
-    from volta_doctor.profile import detect
+    from volta_doctor.profile import ProfileError, detect
 
     if snapshot:
         try:
@@ -78,7 +78,10 @@ def check(
         from volta_doctor.facts.gather import gather
 
         facts = gather(_probe(root), sections_of(rows))
-    chosen = detect(facts.facts, profile)
+    try:
+        chosen = detect(facts.facts, profile)
+    except ProfileError as error:
+        raise click.ClickException(str(error)) from error
     result = report.build(facts, chosen, judge(facts.facts, rows, chosen))
     if form == "table":
         sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]  # a log may hold anything

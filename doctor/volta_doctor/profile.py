@@ -1,5 +1,8 @@
 """The profile: what kind of host this is, and so which checks make sense on it."""
 
+from fnmatch import fnmatchcase
+from importlib.resources import files
+from pathlib import Path
 from typing import Literal
 
 import msgspec
@@ -7,9 +10,17 @@ import msgspec
 from volta_doctor.catalog import compat
 from volta_doctor.facts.expect import Expect
 from volta_doctor.facts.model import Facts
-from volta_doctor.facts.pci import DEVICES, PciDevice
+from volta_doctor.facts.pci import DEVICES, PciDevice, PciFacts
 
-SECTIONS = ("pci", "modules", "release")
+SECTIONS = ("host", "pci", "modules", "release")
+SITE = Path("/etc/volta-doctor/profiles")
+_SUFFIX = ".yaml"
+
+Gpu = Literal["none", "nvidia", "volta"]
+
+
+class ProfileError(ValueError):
+    """A profile that cannot be had; the message names the file, the field and the fault."""
 
 
 class Profile(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,6 +40,60 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     forced: bool = False
 
 
+class Way(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One way to recognise a host; profiles/README.md tells when each condition holds."""
+
+    product_names: list[str] = []
+    devices: list[str] = []
+    gpus: int | None = None
+    nvswitches: int | None = None
+
+
+class Definition(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A file of profiles/ or of a site; README.md there tells what a key means."""
+
+    title: str
+    gpu: Gpu
+    source: str = "the site"
+    detect: list[Way] = []
+    expect: Expect | None = None
+
+
+def names(site: Path = SITE) -> list[str]:
+    """Return the names that --profile takes, without those of files elsewhere."""
+    return sorted({*_built_in(), *_of_site(site)})
+
+
+def load(name: str, site: Path = SITE) -> Definition:
+    """Return a profile by its name, or by the path of a file. Raises ProfileError."""
+    if "/" in name or name.endswith(_SUFFIX):
+        return _read(Path(name))
+    paths = _built_in() | _of_site(site)
+    if name not in paths:
+        known = ", ".join(names(site))
+        raise ProfileError(f"no profile {name!r}; there are {known}, and files by their path")
+    return _read(paths[name])
+
+
+def detect(facts: Facts, forced: str | None = None, site: Path = SITE) -> Profile:
+    """Return the forced profile (a name or a path), else the one that fits this host best.
+
+    Raises ProfileError for a forced one that does not exist and for a faulty file of the site.
+    """
+    found = _detect(facts, site)
+    if forced is None:
+        return found
+    definition = load(forced, site)
+    return Profile(
+        name=_name(forced),
+        gpu=definition.gpu,
+        reason=f"forced by --profile; detected: {found.name}, {found.reason}",
+        cards=found.cards,
+        expect=definition.expect,
+        forced=True,
+    )
+
+
 def is_volta(device: PciDevice) -> bool:
     """Say whether a PCI device id lies in NVIDIA's block for Volta."""
     volta = compat().volta
@@ -43,43 +108,99 @@ def card_name(device: PciDevice) -> str:
     return f"{name} (10de:{device_id})"
 
 
-def detect(facts: Facts, forced: str | None = None) -> Profile:
-    """Choose the profile from what PCI shows; other signs of a card outweigh an empty bus."""
-    found = _from_pci(facts)
-    if forced is None:
-        return found
+def _detect(facts: Facts, site: Path) -> Profile:
+    pci = facts.pci.data
+    product = facts.host.data.product_name if facts.host.data else ""
+    gpu, cards = _cards(facts)
+    best: tuple[tuple[bool, bool, int], str, Definition, Way] | None = None
+    for path in (*_of_site(site).values(), *_built_in().values()):
+        definition = _read(path)
+        for way in definition.detect:
+            if _holds(way, definition, gpu, pci, product):
+                order = (path.parent == site, bool(way.product_names), _conditions(way))
+                if best is None or order > best[0]:
+                    best = (order, path.stem, definition, way)
+    names_of_cards = [card_name(device) for device in pci.gpus] if pci else []
+    if best is None:
+        return Profile(name="unknown", gpu="unknown", reason=cards, cards=names_of_cards)
+    (of_site, *_), name, definition, way = best
+    reason = cards
+    if definition.gpu == "nvidia":
+        reason += ": no Volta card, and the rules are for Volta"
+    if way.product_names:
+        reason += f"; the DMI product name is {product}"
+    if of_site:
+        reason += f"; recognised by {site / name}{_SUFFIX}"
     return Profile(
-        name=forced,
-        gpu="volta" if forced == "v100" else "none",
-        reason=f"forced by --profile; detected: {found.name}, {found.reason}",
-        cards=found.cards,
-        forced=True,
+        name=name, gpu=definition.gpu, reason=reason, cards=names_of_cards, expect=definition.expect
     )
 
 
-def _from_pci(facts: Facts) -> Profile:
+def _cards(facts: Facts) -> tuple[Gpu | None, str]:
+    """Return which cards the host has, None where it does not tell, and what shows it."""
     pci = facts.pci.data
     if pci is None:
-        reason = f"PCI devices could not be read: {facts.pci.error}"
-        return Profile(name="unknown", gpu="unknown", reason=reason)
+        return None, f"PCI devices could not be read: {facts.pci.error}"
     cards = [card_name(device) for device in pci.gpus]
-    if any(is_volta(device) for device in pci.gpus):
-        return Profile(name="v100", gpu="volta", reason=_count(cards), cards=cards)
     if cards:
-        reason = f"{_count(cards)}: no Volta card, and the rules are for Volta"
-        return Profile(name="nvidia", gpu="nvidia", reason=reason, cards=cards)
+        volta = any(is_volta(device) for device in pci.gpus)
+        counts = ", ".join(f"{cards.count(card)} x {card}" for card in dict.fromkeys(cards))
+        return "volta" if volta else "nvidia", counts
     nothing = f"no NVIDIA card on this host (looked in {DEVICES})"
     # A card that has fallen off the bus must not turn into a host that never had one.
     release, modules = facts.release.data, facts.modules.data
-    missed = None
     if release and release.manifest.profile == "v100":
-        missed = "the installed release is for v100"
-    elif modules and modules.proc_version:  # the module does not stay loaded where it finds no card
-        missed = "the NVIDIA module is loaded"
-    if missed:
-        return Profile(name="v100", gpu="volta", reason=f"{missed}, yet {nothing}")
-    return Profile(name="cpu", gpu="none", reason=nothing)
+        return "volta", f"the installed release is for v100, yet {nothing}"
+    if modules and modules.proc_version:  # the module does not stay loaded where it finds no card
+        return "volta", f"the NVIDIA module is loaded, yet {nothing}"
+    return "none", nothing
 
 
-def _count(cards: list[str]) -> str:
-    return ", ".join(f"{cards.count(card)} x {card}" for card in dict.fromkeys(cards))
+def _holds(
+    way: Way, definition: Definition, gpu: Gpu | None, pci: PciFacts | None, product: str
+) -> bool:
+    by_name = any(fnmatchcase(product, pattern) for pattern in way.product_names)
+    if way.product_names and not by_name:
+        return False
+    if not by_name and definition.gpu != gpu:
+        return False
+    if pci is None:
+        return by_name and not (way.devices or way.gpus or way.nvswitches)
+    ids = [device.device.removeprefix("0x") for device in pci.gpus]
+    return (
+        (not way.devices or (ids != [] and set(ids) <= set(way.devices)))
+        and way.gpus in (None, len(ids))
+        and way.nvswitches in (None, len(pci.nvswitches))
+    )
+
+
+def _conditions(way: Way) -> int:
+    return sum(getattr(way, name) not in (None, []) for name in Way.__struct_fields__)
+
+
+def _built_in() -> dict[str, Path]:
+    here = Path(str(files("volta_doctor") / "profiles"))
+    return {path.stem: path for path in sorted(here.glob(f"*{_SUFFIX}"))}
+
+
+def _of_site(site: Path) -> dict[str, Path]:
+    try:
+        paths = sorted(site.iterdir()) if site.is_dir() else []
+    except OSError as error:
+        raise ProfileError(f"{site}: {error.strerror}") from error
+    return {path.stem: path for path in paths if path.suffix == _SUFFIX}
+
+
+def _read(path: Path) -> Definition:
+    import msgspec.yaml
+
+    try:
+        return msgspec.yaml.decode(path.read_bytes(), type=Definition)
+    except OSError as error:
+        raise ProfileError(f"{path}: {error.strerror}") from error
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ProfileError(f"{path}: {error}") from error
+
+
+def _name(name_or_path: str) -> str:
+    return Path(name_or_path).name.removesuffix(_SUFFIX)

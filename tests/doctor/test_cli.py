@@ -82,7 +82,8 @@ def test_the_schema_refuses_a_report_of_another_shape(doctor, saved):
     [
         (["check", "--select", "driver-loded"], "no check 'driver-loded'; there are driver-loaded"),
         (["check", "--select", ","], "names no check"),
-        (["check", "--profile", "a100"], "a100"),
+        (["check", "--profile", "a100"], "no profile 'a100'; there are cpu, dgx-1"),
+        (["check", "--profile", "/no/such.yaml"], "/no/such.yaml: No such file"),
         (["check", "--snapshot", "/no/such"], "/no/such"),
         (["check", "--snapshot", "/dev/null"], "/dev/null: not a snapshot"),
         (["check", "--snapshot", "/dev/null", "--root", "/x"], "choose one"),
@@ -149,7 +150,7 @@ def test_table_names_the_problem_the_evidence_and_the_fix(doctor, saved):
     }
     done = doctor("check", "--snapshot", saved(sections))
     lines = done.stdout.splitlines()
-    assert lines[0] == "profile v100: 2 x Tesla V100 SXM2 32GB (10de:1db5)"
+    assert lines[0] == "profile v100-sxm2: 2 x Tesla V100 SXM2 32GB (10de:1db5)"
     assert all(len(line) <= 80 for line in lines)
     assert done.stdout.isascii()
     assert "\x1b" not in done.stdout
@@ -160,7 +161,7 @@ def test_table_names_the_problem_the_evidence_and_the_fix(doctor, saved):
     assert "fix: Install the proprietary R580 driver" in text
     assert "hides: driver-lib-match, smi-rc, nvml-abi, vbios-mix, ecc-mode" in text
     assert "OK" not in text
-    assert lines[-1].endswith("profile v100") or lines[-2].endswith("cause);")
+    assert lines[-1].endswith("profile v100-sxm2") or lines[-2].endswith("cause);")
 
 
 def test_one_paragraph_for_many_subjects_and_one_reason(snapshot_with):

@@ -8,6 +8,7 @@ from volta_doctor.probe import CannotLook, Probe
 
 _EFI = "/sys/firmware/efi"
 _EFIVARS = f"{_EFI}/efivars"
+_PRODUCT_NAME = "/sys/class/dmi/id/product_name"
 # Vendor GUIDs of the UEFI specification and of shim.
 _SECURE_BOOT = "SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
 _SHIM_DISABLED = "MokSBStateRT-605dab50-e046-4300-abb6-3dd810dd8b23"
@@ -27,7 +28,7 @@ class HostFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     `virtual` and `secure_boot` are None where the host does not tell. `container` names the
     runtime as far as it is known. `boot_time` and `time`, the host's clock at the look, are
     in seconds since the epoch. `enrolled_keys` are the descriptions of the keys that the kernel
-    trusts for modules; only root sees them.
+    trusts for modules; only root sees them. `product_name` is the machine's own, from DMI.
     """
 
     system: str = "linux"
@@ -37,6 +38,7 @@ class HostFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     kernel: str = ""
     cmdline: str = ""
     hostname: str = ""
+    product_name: str = ""
     virtual: bool | None = None
     virtual_hint: str = ""
     container: str | None = None
@@ -135,6 +137,7 @@ def collect(probe: Probe) -> HostFacts:
         kernel=probe.text("/proc/sys/kernel/osrelease").strip(),
         cmdline=probe.text("/proc/cmdline").strip(),
         hostname=probe.text("/proc/sys/kernel/hostname").strip(),
+        product_name=(probe.text_or_none(_PRODUCT_NAME) or "").strip(),
         virtual=virtual,
         virtual_hint=virtual_hint,
         container=container,

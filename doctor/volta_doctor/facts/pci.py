@@ -7,6 +7,7 @@ from volta_doctor.probe import CannotLook, Probe
 DEVICES = "/sys/bus/pci/devices"
 _NVIDIA = "0x10de"
 _DISPLAY_CLASS = "0x03"  # display controllers: VGA 0x0300, 3D 0x0302
+_SWITCH_CLASS = "0x0680"  # "other bridge", as NCCL's topology code knows an NVSwitch
 
 
 class PciDevice(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,6 +33,11 @@ class PciFacts(msgspec.Struct, frozen=True, kw_only=True):
     def gpus(self) -> list[PciDevice]:
         """The devices that can compute or draw."""
         return [device for device in self.devices if device.is_gpu]
+
+    @property
+    def nvswitches(self) -> list[PciDevice]:
+        """The NVSwitches that join GPUs, in a DGX-2 for example."""
+        return [device for device in self.devices if device.pci_class.startswith(_SWITCH_CLASS)]
 
 
 def collect(probe: Probe) -> PciFacts:
