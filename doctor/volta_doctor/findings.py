@@ -20,6 +20,7 @@ class Status(str, Enum):
 
 # Worst first. Not being able to tell outranks a warning, as it does in the exit code.
 SEVERITY = (Status.FAIL, Status.UNKNOWN, Status.WARN, Status.INFO, Status.OK, Status.SKIP)
+PROBLEMS = (Status.FAIL, Status.UNKNOWN, Status.WARN, Status.INFO)
 
 
 class Evidence(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -56,12 +57,22 @@ class Remedy(msgspec.Struct, frozen=True, omit_defaults=True):
     steps: list[Step] = []
 
 
+class Waived(msgspec.Struct, frozen=True, kw_only=True):
+    """Why a problem is borne with, until the end of which day (ISO 8601), and who said so."""
+
+    reason: str
+    expires: str
+    by: str = ""
+
+
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """One verdict.
 
     `title` is the claim that holds when the status is ok; `message` is what was found. `rank`
-    counts from 1, worst first. `hides` lists the findings folded under this one, and
-    `folded_under` is the root cause above this one.
+    counts from 1, worst first. `count` is how much of it there is (errors, pages, lines), where
+    it can grow: a waiver ends when it has. `hides` lists the findings folded under this one, and
+    `folded_under` is the root cause above this one. A `waived` one stays in the report and does
+    not count for the exit code.
     """
 
     id: str
@@ -70,7 +81,9 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     subject: str = HOST
     title: str
     message: str
+    count: int | None = None
     evidence: list[Evidence] = []
     remedy: Remedy
     hides: list[str] = []
     folded_under: str | None = None
+    waived: Waived | None = None

@@ -1,31 +1,38 @@
 """Facts → findings: runs the checks, folds consequences under causes, ranks what is left."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from datetime import date
 
 from msgspec import structs
 
 from volta_doctor.catalog import Row, checks
 from volta_doctor.checks import CHECKS
 from volta_doctor.facts.model import Facts, Missing, Section, absent
-from volta_doctor.findings import HOST, SEVERITY, Finding, Status
+from volta_doctor.findings import HOST, PROBLEMS, SEVERITY, Finding, Status
 from volta_doctor.profile import SECTIONS as OF_PROFILE
 from volta_doctor.profile import Profile
+from volta_doctor.waivers import Waiver, waive
 
 _FOUND = (Status.FAIL, Status.WARN, Status.INFO)
-_PROBLEM = (*_FOUND, Status.UNKNOWN)
 
 
 def sections_of(rows: Iterable[Row]) -> set[str]:
     """Return the sections to collect for these checks, the host's name and its profile."""
     of_rows = {section for row in rows for section in (*row.needs, *row.uses)}
-    return of_rows | {"host", *OF_PROFILE}
+    return of_rows | {*OF_PROFILE}
 
 
-def judge(facts: Facts, rows: Iterable[Row], profile: Profile) -> list[Finding]:
-    """Return the findings of the given checks, rank 1 first."""
+def judge(
+    facts: Facts,
+    rows: Iterable[Row],
+    profile: Profile,
+    waivers: Sequence[Waiver] = (),
+    day: date = date.min,
+) -> list[Finding]:
+    """Return the findings of the given checks, rank 1 first; waivers are held against `day`."""
     facts = structs.replace(facts, expect=profile.expect)
     findings = [finding for row in rows for finding in examine(facts, row, profile)]
-    return rank(fold(findings))
+    return rank(fold(waive(findings, waivers, day)))
 
 
 def examine(facts: Facts, row: Row, profile: Profile) -> list[Finding]:
@@ -50,7 +57,10 @@ def examine(facts: Facts, row: Row, profile: Profile) -> list[Finding]:
 
 
 def fold(findings: list[Finding]) -> list[Finding]:
-    """Put each consequence under its root cause, as the catalogue's `hides` and `blinds` say."""
+    """Put each consequence under its root cause, as the catalogue's `hides` and `blinds` say.
+
+    A waived finding hides nothing: its waiver speaks of itself alone.
+    """
     cause: dict[int, int] = {}
 
     def root(index: int) -> int:
@@ -59,7 +69,7 @@ def fold(findings: list[Finding]) -> list[Finding]:
         return index
 
     found = [index for index, finding in enumerate(findings) if finding.status in _FOUND]
-    problems = [index for index, finding in enumerate(findings) if finding.status in _PROBLEM]
+    problems = [index for index, finding in enumerate(findings) if finding.status in PROBLEMS]
     for above in found:
         for below in problems:
             explained = explains(findings[above], findings[below])
@@ -88,16 +98,23 @@ def explains(parent: Finding, child: Finding) -> bool:
     hidden = child.id in row.hides and (same or HOST in (parent.subject, child.subject))
     return (
         parent.status in _FOUND
-        and child.status in _PROBLEM
+        and not parent.waived
+        and child.status in PROBLEMS
         and (blinded or hidden)
         and SEVERITY.index(parent.status) <= SEVERITY.index(child.status)
     )
 
 
 def rank(findings: list[Finding]) -> list[Finding]:
-    """Number the findings: severity first, then root causes, those that explain most first."""
-    ordered = sorted(
-        findings,
-        key=lambda f: (SEVERITY.index(f.status), f.folded_under is not None, -len(f.hides)),
-    )
+    """Number the findings: severity first, then root causes, those that explain most first.
+
+    Waived problems come behind the others.
+    """
+
+    def weight(finding: Finding) -> tuple[float, bool, int]:
+        severity = SEVERITY.index(finding.status)
+        behind = PROBLEMS.index(Status.INFO) + 0.5 if finding.waived else severity
+        return behind, finding.folded_under is not None, -len(finding.hides)
+
+    ordered = sorted(findings, key=weight)
     return [structs.replace(finding, rank=number) for number, finding in enumerate(ordered, 1)]

@@ -1,6 +1,6 @@
 """The tables that the doctor and the playbooks read: checks/*.yaml and compat.yaml."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 from importlib.resources import files
 from typing import Literal, TypeVar
@@ -40,6 +40,9 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     """One check as the catalogue describes it; README.md beside this file tells what a key means.
 
     `area` is the name of the row's file. `needs`, `uses` and `blinds` name sections of a snapshot.
+
+    The methods make its findings. `count` is the figure that a waiver is held against (errors,
+    pages, lines): give it wherever the finding can get worse without changing its status.
     """
 
     id: str
@@ -62,22 +65,37 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         return self._finding(Status.OK, message, evidence, subject)
 
     def info(
-        self, message: str, *evidence: Evidence, subject: str = HOST, steps: Sequence[Step] = ()
+        self,
+        message: str,
+        *evidence: Evidence,
+        subject: str = HOST,
+        steps: Sequence[Step] = (),
+        count: int | None = None,
     ) -> Finding:
         """Worth knowing; nothing need be done."""
-        return self._finding(Status.INFO, message, evidence, subject, steps)
+        return self._finding(Status.INFO, message, evidence, subject, steps, count)
 
     def warn(
-        self, message: str, *evidence: Evidence, subject: str = HOST, steps: Sequence[Step] = ()
+        self,
+        message: str,
+        *evidence: Evidence,
+        subject: str = HOST,
+        steps: Sequence[Step] = (),
+        count: int | None = None,
     ) -> Finding:
         """It works, and will not stay so."""
-        return self._finding(Status.WARN, message, evidence, subject, steps)
+        return self._finding(Status.WARN, message, evidence, subject, steps, count)
 
     def fail(
-        self, message: str, *evidence: Evidence, subject: str = HOST, steps: Sequence[Step] = ()
+        self,
+        message: str,
+        *evidence: Evidence,
+        subject: str = HOST,
+        steps: Sequence[Step] = (),
+        count: int | None = None,
     ) -> Finding:
         """The claim in the title does not hold."""
-        return self._finding(Status.FAIL, message, evidence, subject, steps)
+        return self._finding(Status.FAIL, message, evidence, subject, steps, count)
 
     def unknown(self, message: str, *evidence: Evidence, subject: str = HOST) -> Finding:
         """Could not tell; the message says why."""
@@ -94,6 +112,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         evidence: tuple[Evidence, ...],
         subject: str,
         steps: Sequence[Step] = (),
+        count: int | None = None,
     ) -> Finding:
         return Finding(
             id=self.id,
@@ -101,6 +120,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
             subject=subject,
             title=self.title,
             message=message,
+            count=count,
             evidence=list(evidence),
             remedy=Remedy(self.fix, self.risk, list(steps)),
         )
@@ -181,6 +201,14 @@ def checks() -> dict[str, Row]:
     if twice := sorted({check_id for check_id in ids if ids.count(check_id) > 1}):
         raise ValueError(f"catalog/checks: ids given twice: {', '.join(twice)}")
     return {row.id: row for row in rows}
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Return `; did you mean …?` for a name that is none of the known ones."""
+    from difflib import get_close_matches
+
+    like = get_close_matches(name, list(known), n=3)
+    return f"; did you mean {' or '.join(like)}?" if like else "; volta-doctor list shows all"
 
 
 @cache

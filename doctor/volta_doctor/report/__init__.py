@@ -1,6 +1,6 @@
 """The report: findings with their summary, and the formats that it can be written in."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import TextIO
 
@@ -15,7 +15,10 @@ _VERDICTS = {0: "healthy", 1: "warnings", 2: "failures", 3: "could not tell"}
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
-    """The verdict, and findings by status; `folded` of them stand under a root cause."""
+    """The verdict, and findings by status; `folded` of them stand under a root cause.
+
+    Waived ones are counted as `waived` and not by their status.
+    """
 
     verdict: str
     exit_code: int
@@ -25,11 +28,15 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     info: int
     ok: int
     skip: int
+    waived: int
     folded: int
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """What `volta-doctor check` says of one host at one time (`taken`: ISO 8601, UTC)."""
+    """What `volta-doctor check` says of one host at one time (`taken`: ISO 8601, UTC).
+
+    `notes` are about the judging itself: a waiver that no longer holds.
+    """
 
     schema: int
     tool: str
@@ -38,6 +45,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     profile: Profile
     summary: Summary
     findings: list[Finding]
+    notes: list[str] = []
 
 
 Format = Callable[[Report, TextIO, bool], str]
@@ -46,9 +54,10 @@ Format = Callable[[Report, TextIO, bool], str]
 def exit_code(findings: list[Finding]) -> int:
     """Return 2 for failures, else 3 where something could not be told, else 1 for warnings.
 
-    When every check was skipped nothing was judged, and that is no health either.
+    A waived problem counts as ok. When every check was skipped nothing was judged, and that is no
+    health either.
     """
-    seen = {finding.status for finding in findings}
+    seen = {Status.OK if finding.waived else finding.status for finding in findings}
     if Status.FAIL in seen:
         return 2
     if Status.UNKNOWN in seen or seen <= {Status.SKIP}:
@@ -56,11 +65,14 @@ def exit_code(findings: list[Finding]) -> int:
     return 1 if Status.WARN in seen else 0
 
 
-def build(snapshot: Snapshot, profile: Profile, findings: list[Finding]) -> Report:
+def build(
+    snapshot: Snapshot, profile: Profile, findings: list[Finding], notes: Sequence[str] = ()
+) -> Report:
     """Put together the report on ranked findings."""
     code = exit_code(findings)
     counts = {
-        status.value: sum(finding.status is status for finding in findings) for status in Status
+        status.value: sum(f.status is status and not f.waived for f in findings)
+        for status in Status
     }
     return Report(
         schema=SCHEMA,
@@ -71,10 +83,12 @@ def build(snapshot: Snapshot, profile: Profile, findings: list[Finding]) -> Repo
         summary=Summary(
             verdict=_VERDICTS[code],
             exit_code=code,
+            waived=sum(finding.waived is not None for finding in findings),
             folded=sum(finding.folded_under is not None for finding in findings),
             **counts,
         ),
         findings=findings,
+        notes=list(notes),
     )
 
 

@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from volta_doctor.findings import HOST, SEVERITY, Finding, Status
+from volta_doctor.findings import HOST, SEVERITY, Finding, Status, Waived
 from volta_doctor.report import Report
 
 _STYLES = {
@@ -34,9 +34,9 @@ def render(report: Report, file: TextIO, verbose: bool) -> str:
     table.add_column(width=7, no_wrap=True)
     table.add_column(overflow="fold")
     for group in grouped(report.findings, verbose):
-        status = group[0].status
-        table.add_row(Text(status.value.upper(), style=_STYLES[status]), body(group, verbose))
+        table.add_row(_label(group[0]), body(group, verbose))
     counts = ", ".join(f"{getattr(summary, s.value)} {s.value}" for s in SEVERITY)
+    counts += f", {summary.waived} waived" if summary.waived else ""
     folded = f" ({summary.folded} folded under their cause)" if summary.folded else ""
     with console.capture() as capture:
         console.print(Text(f"profile {profile.name}: {profile.reason}", style="bold"))
@@ -44,6 +44,8 @@ def render(report: Report, file: TextIO, verbose: bool) -> str:
         if table.row_count:
             console.print(table)
             console.print()
+        for note in report.notes:
+            console.print(Text(f"note: {note}"))
         last_line = f"{summary.verdict}: {counts}{folded}; profile {profile.name}"
         console.print(Text(last_line, style="bold"))
     # rich pads every cell to the full width; a log or a mail wants none of that
@@ -56,12 +58,13 @@ def grouped(findings: list[Finding], verbose: bool) -> list[list[Finding]]:
     What one check found alike on several subjects goes together, and so do checks that could not
     tell, or were skipped, for one and the same reason.
     """
-    groups: dict[tuple[Status, str, str], list[Finding]] = {}
+    groups: dict[tuple[Status, Waived | None, str, str], list[Finding]] = {}
     for finding in findings:
         if not verbose and (finding.status in _QUIET or finding.folded_under):
             continue
         check_id = "" if finding.status in (Status.UNKNOWN, Status.SKIP) else finding.id
-        groups.setdefault((finding.status, check_id, finding.message), []).append(finding)
+        key = (finding.status, finding.waived, check_id, finding.message)
+        groups.setdefault(key, []).append(finding)
     return list(groups.values())
 
 
@@ -73,6 +76,13 @@ def body(group: list[Finding], verbose: bool) -> Text:
     if subjects:
         text.append(f" [{_few(list(dict.fromkeys(subjects)), verbose)}]", style="not bold")
     shown = [first.message]
+    if first.waived:
+        by = f" by {first.waived.by}" if first.waived.by else ""
+        shown.append(
+            f"{first.status.value}, waived{by} until {first.waived.expires}: {first.waived.reason}"
+        )
+        if not verbose:
+            return text.append("".join(f"\n{line}" for line in shown), style="not bold")
     if verbose or first.status in _WITH_REMEDY:
         evidence = list(dict.fromkeys(e for finding in group for e in finding.evidence))
         for seen in evidence if verbose else evidence[:_FEW]:
@@ -85,6 +95,12 @@ def body(group: list[Finding], verbose: bool) -> Text:
     if first.folded_under:
         shown.append(f"follows from: {first.folded_under}")
     return text.append("".join(f"\n{line}" for line in shown), style="not bold")
+
+
+def _label(finding: Finding) -> Text:
+    if finding.waived:
+        return Text("WAIVED", style="dim")
+    return Text(finding.status.value.upper(), style=_STYLES[finding.status])
 
 
 def _few(items: list[str], verbose: bool) -> str:
