@@ -4,7 +4,6 @@ Prints JSON: by GPU index the relative error, or why the product could not be ha
 """
 
 import json
-from typing import Any
 
 import torch
 import triton
@@ -14,7 +13,7 @@ SIDE = 32
 
 
 @triton.jit
-def dot(a: Any, b: Any, c: Any, side: tl.constexpr) -> None:
+def dot(a, b, c, side: tl.constexpr):
     """One block's product; the error of a card shows in any size."""
     rows, columns = tl.arange(0, side)[:, None], tl.arange(0, side)[None, :]
     at = rows * side + columns
