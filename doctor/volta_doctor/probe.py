@@ -4,15 +4,15 @@ Collectors ask a `Probe` and never the system itself, so that a test can answer 
 a directory tree and canned command results.
 """
 
-import contextlib
 import os
-import signal
-import subprocess
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, cast
+
+from volta_doctor import command
+from volta_doctor.command import Completed
 
 T = TypeVar("T")
 
@@ -20,7 +20,6 @@ T = TypeVar("T")
 _SBIN = ("/usr/local/sbin", "/usr/sbin", "/sbin")
 _RECORD_BYTES = 8192  # the kernel's own limit for one /dev/kmsg record
 _BODY_BYTES = 1 << 20
-_DYING_S = 0.2  # for a process that got SIGKILL; one stuck in the kernel stays
 _MAX_LINKS = 40  # as many symbolic links as Linux follows before ELOOP
 
 
@@ -30,22 +29,6 @@ class CannotLook(Exception):  # noqa: N818 - it is an answer, not an accident
 
 class NobodyThere(CannotLook):
     """Nothing listens on a socket: it does not exist, or its server has ended."""
-
-
-class Completed(NamedTuple):
-    """A finished command; `exit_code` is None when it was cut off after `seconds`."""
-
-    exit_code: int | None
-    stdout: str
-    stderr: str
-    seconds: float
-
-    @property
-    def complaint(self) -> str:
-        """Why it failed, in its own words where it has any."""
-        if self.exit_code is None:
-            return f"no answer within {self.seconds:.0f} s"
-        return self.stderr.strip() or f"exit code {self.exit_code}"
 
 
 class Answer(NamedTuple):
@@ -60,14 +43,30 @@ class Answer(NamedTuple):
     error: str | None = None
 
 
-class Probe:
-    """Reads one host. `root` stands before every path; `env` is the caller's environment."""
+class Disk(NamedTuple):
+    """The file system that holds `path` (links followed); `free` is what any user may take."""
 
-    def __init__(self, root: Path | str = "/", env: Mapping[str, str] | None = None) -> None:
-        self.root = Path(root)
+    path: str
+    total: int
+    free: int
+    read_only: bool
+
+
+class Probe:
+    """Reads one host.
+
+    `env` is the caller's environment. `root` stands before every path and has the commands that
+    there are; without one it is $VOLTA_DOCTOR_SYSROOT, for a host that is a directory, else `/`.
+    """
+
+    def __init__(
+        self, root: Path | str | None = None, env: Mapping[str, str] | None = None
+    ) -> None:
         self.env = dict(os.environ if env is None else env)
+        self.root = Path(self.env.get("VOLTA_DOCTOR_SYSROOT", "/") if root is None else root)
         self._known: dict[Callable[[Probe], Any], Any] = {}
-        self._knowing = threading.RLock()
+        self._locks: dict[Callable[[Probe], Any], threading.RLock] = {}
+        self._knowing = threading.Lock()
 
     def once(self, find: Callable[["Probe"], T]) -> T:
         """Return what `find` says of this host, asking it only once: collectors share some facts.
@@ -75,6 +74,8 @@ class Probe:
         The CannotLook that it raised is remembered as well.
         """
         with self._knowing:
+            lock = self._locks.setdefault(find, threading.RLock())
+        with lock:  # of its own: a find that hangs must not hold up the others
             if find not in self._known:
                 try:
                     self._known[find] = find(self)
@@ -140,9 +141,8 @@ class Probe:
             current = os.path.normpath(Path(current).parent / target)
         raise CannotLook(f"{path}: too many levels of symbolic links")
 
-    def records(self, path: Path | str) -> list[str]:
-        """Return what a device that gives one record a read holds now, without waiting for more."""
-        found: list[str] = []
+    def records(self, path: Path | str) -> Iterator[str]:
+        """Yield what a device that gives one record a read holds now, without waiting for more."""
         try:
             fd = os.open(self.path(path), os.O_RDONLY | os.O_NONBLOCK)
         except OSError as error:
@@ -154,53 +154,72 @@ class Probe:
                 except BrokenPipeError:
                     continue  # the kernel overwrote the next record; the one after it follows
                 except BlockingIOError:
-                    return found
+                    return
                 if not record:
-                    return found
-                found.append(record.decode(errors="replace"))
+                    return
+                yield record.decode(errors="replace")
         except OSError as error:
             raise CannotLook(f"{path}: {error.strerror}") from error
         finally:
             os.close(fd)
 
-    def which(self, command: str) -> str | None:
+    def disk(self, path: Path | str) -> Disk:
+        """Return the file system of a path that exists. Raises CannotLook."""
+        try:
+            real = self.path(path).resolve()
+            stat = os.statvfs(real)
+        except OSError as error:
+            raise CannotLook(f"{path}: {error.strerror}") from error
+        inside = os.path.normpath(f"/{os.path.relpath(real, self.root.resolve())}")
+        unit, read_only = stat.f_frsize, bool(stat.f_flag & os.ST_RDONLY)
+        return Disk(inside, stat.f_blocks * unit, stat.f_bavail * unit, read_only)
+
+    def within(self, limit: float, look: Callable[[], T]) -> T:
+        """Return what `look` finds, or raise CannotLook when it takes longer: a dead file server.
+
+        The look goes on behind; the process can end nevertheless.
+        """
+        found: list[T | Exception] = []
+
+        def work() -> None:
+            try:
+                found.append(look())
+            except Exception as error:  # to be raised where it is waited for
+                found.append(error)
+
+        thread = threading.Thread(target=work, daemon=True)
+        thread.start()
+        thread.join(limit)
+        if not found:
+            raise CannotLook(f"no answer within {limit:g} s")
+        if isinstance(found[0], Exception):
+            raise found[0]
+        return found[0]
+
+    def which(self, name: str) -> str | None:
         """Return the path of a command, also from the administrator's directories."""
         for directory in self._search_path():
-            candidate = f"{directory}/{command}"
-            if directory and os.access(self.path(candidate), os.X_OK):
+            candidate = f"{directory}/{name}"
+            if os.access(self.path(candidate), os.X_OK) and not self.path(candidate).is_dir():
                 return candidate
         return None
 
-    def run(self, *argv: str, limit: float) -> Completed:
+    def run(self, *argv: str, limit: float, take: Callable[[str], None] | None = None) -> Completed:
         """Run a command for at most `limit` seconds. Raises CannotLook when it cannot start.
 
-        A command stuck in the kernel (a wedged driver) does not die of SIGKILL: it is left behind
-        rather than waited for.
+        With `take` each line of its output goes there at once and none is kept, for output that
+        memory may not hold. A command stuck in the kernel (a wedged driver) does not die of
+        SIGKILL: it is left behind rather than waited for.
         """
-        started = time.monotonic()
-        env = self.env | {"LC_ALL": "C", "PATH": ":".join(self._search_path())}
+        path = ":".join(str(self.path(d)) for d in self._search_path())
+        file = self.which(argv[0]) if "/" not in argv[0] else argv[0]
+        if file is None:
+            raise CannotLook(f"{argv[0]}: No such file or directory")
+        env = self.env | {"LC_ALL": "C", "PATH": path}
         try:
-            process = subprocess.Popen(
-                argv,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                env=env,
-                start_new_session=True,
-            )
+            return command.run(argv, env, limit, executable=self.path(file), take=take)
         except OSError as error:
             raise CannotLook(f"{argv[0]}: {error.strerror}") from error
-        code: int | None
-        try:
-            out, err = process.communicate(timeout=limit)
-            code = process.returncode
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(_DYING_S)
-            out, err, code = b"", b"", None
-        seconds = time.monotonic() - started
-        return Completed(code, out.decode(errors="replace"), err.decode(errors="replace"), seconds)
 
     def get(self, url: str, limit: float) -> Answer:
         """Ask an HTTP server of this host, never through a proxy, for at most `limit` seconds."""
@@ -275,5 +294,6 @@ class Probe:
         time.sleep(seconds)
 
     def _search_path(self) -> list[str]:
+        # An empty PATH element means the current directory, where no tool of the host lies.
         given = self.env.get("PATH", "/usr/local/bin:/usr/bin:/bin").split(":")
-        return given + [directory for directory in _SBIN if directory not in given]
+        return [d for d in dict.fromkeys([*given, *_SBIN]) if d.startswith("/")]

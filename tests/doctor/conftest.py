@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from volta_doctor.facts.model import Snapshot, decode
-from volta_doctor.probe import Answer, CannotLook, Completed, Probe
+from volta_doctor.probe import Answer, CannotLook, Completed, Disk, Probe
 
 
 class FakeProbe(Probe):
@@ -26,9 +26,11 @@ class FakeProbe(Probe):
         rpcs: Mapping[str, Any] = {},
         env: Mapping[str, str] = {},
         is_root: bool = True,
+        disks: Mapping[str, Disk] = {},
     ) -> None:
         super().__init__(root, {"PATH": "/usr/bin", "HOME": "/root", **env})
         self.commands, self.urls, self.rpcs, self._is_root = commands, urls, rpcs, is_root
+        self.disks = disks
         self.asked: list[str] = []
         for name, content in files.items():
             path = self.path(name)
@@ -44,14 +46,23 @@ class FakeProbe(Probe):
         known = any(line.split()[0] == command for line in self.commands)
         return f"/usr/bin/{command}" if known else None
 
-    def run(self, *argv: str, limit: float) -> Completed:
+    def run(self, *argv: str, limit: float, take: Callable[[str], None] | None = None) -> Completed:
         line = " ".join(argv)
         self.asked.append(line)
         if line not in self.commands:
             raise CannotLook(f"{argv[0]}: No such file or directory")
         answer = self.commands[line]
         code, out, err = answer if isinstance(answer, tuple) else (0, answer, "")
+        if take:
+            for text in out.splitlines():
+                take(text)
+            out = ""
         return Completed(code, out, err, 0.01)
+
+    def disk(self, path: Path | str) -> Disk:
+        if str(path) not in self.disks:
+            raise CannotLook(f"{path}: No such file or directory")
+        return self.disks[str(path)]
 
     def get(self, url: str, limit: float) -> Answer:
         return self.urls.get(url, Answer(None, "", 0.0, "Connection refused"))
