@@ -5,38 +5,28 @@ line, the environment variables that matter to GPUs, and the flags in them, unde
 whatever the engine calls them.
 """
 
+import posixpath
+
 import msgspec
 
+from volta_doctor.facts import interpreter, model_files, proc
+from volta_doctor.facts.command_line import allowed, members, options, without_secrets
+from volta_doctor.facts.engines import Flags, read_flags
+from volta_doctor.facts.serve_sources import Launch, from_processes, from_release, from_units
 from volta_doctor.probe import CannotLook, Probe
-
-
-class Flags(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Serving flags in vLLM's names; None where the server was not told, so its default holds."""
-
-    model: str | None = None
-    tensor_parallel_size: int | None = None
-    gpu_memory_utilization: float | None = None
-    max_model_len: int | None = None
-    max_num_seqs: int | None = None
-    swap_space_gib: float | None = None
-    dtype: str | None = None
-    quantization: str | None = None
-    kv_cache_dtype: str | None = None
-    attention_backend: str | None = None
-    enforce_eager: bool = False
-    disable_custom_all_reduce: bool = False
-    device: str | None = None
-    port: int | None = None
 
 
 class Server(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One server.
 
-    `name` is its unit, else `pid N`: the subject of findings about it. `engine` is embedded, vllm,
-    1cat-vllm, lmdeploy, sglang, llamacpp, ollama or tgi. `pids` are its processes, none while it
-    is down. `argv` and `env` are free of secrets; `env` is None, for `env_problem`, where this
-    user may not see it. `python` is its interpreter and `prefix` that one's environment, None for
-    a server that is no Python program. `home` is where its user's caches lie.
+    `name` is its unit, else `container ID` or `pid N`: the subject of findings about it. `engine`
+    is embedded, vllm, 1cat-vllm, lmdeploy, sglang, llamacpp, ollama or tgi. `source` is the file
+    that starts it, or /proc/PID. `pids` are its processes, none while it is down. `argv` and `env`
+    are free of secrets; `env` is None, for `env_problem`, where this user may not see it.
+    `flags_problem` says which flags could not be read. `python` is its interpreter and `prefix`
+    that one's environment, None for a server that is no Python program. `home` is where its user's
+    caches lie. `files_problem` is why interpreter or model could not be looked for. The paths of a
+    server in a container begin with /proc/PID/root.
     """
 
     name: str
@@ -44,7 +34,9 @@ class Server(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     source: str
     argv: list[str] = []
     flags: Flags = Flags()
+    flags_problem: str = ""
     unit: str | None = None
+    container: str | None = None
     pids: list[int] = []
     env: dict[str, str] | None = None
     env_problem: str = ""
@@ -53,19 +45,138 @@ class Server(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     python: str | None = None
     prefix: str | None = None
     model_dir: str | None = None
+    files_problem: str = ""
 
 
 class ServeFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The servers; `hidden` counts processes whose command line this user may not see."""
+    """The servers; `hidden` counts processes whose command line this user may not see.
+
+    `problem` is why a server may have been missed, empty where none can be.
+    """
 
     servers: list[Server] = []
     hidden: int = 0
+    problem: str = ""
 
 
 def find(probe: Probe) -> ServeFacts:
-    """Find the servers; other collectors call it through `probe.once(find)`."""
-    raise CannotLook("not collected yet")
+    """Find the servers; other collectors call it through `probe.once(find)`.
+
+    What a server runs with outweighs what its unit would start. The release's server is listed
+    even where its unit is gone.
+    """
+    running, hidden = from_processes(probe)
+    release = from_release(probe)
+    launches = {launch.name: launch for launch in ([release] if release else [])}
+    launches |= {launch.name: launch for launch in from_units(probe)}
+    for launch in running:
+        name = launch.name
+        if release and release.command.words[0] in launch.command.words:
+            name = release.name  # supervisord is one unit, whatever it runs
+        launches[name] = _joined(probe, launch, launches[name]) if name in launches else launch
+    return ServeFacts(
+        servers=[_server(probe, launch) for launch in launches.values()],
+        hidden=hidden,
+        problem=_blind_spot(probe, hidden),
+    )
 
 
 def collect(probe: Probe) -> ServeFacts:
+    """Return what every collector knows of the servers."""
     return probe.once(find)
+
+
+def _blind_spot(probe: Probe, hidden: int) -> str:
+    if hidden:
+        return f"{hidden} processes hide their command line: run again with sudo"
+    mounts = probe.text_or_none("/proc/self/mounts") or ""
+    options = [line.split()[3] for line in mounts.splitlines() if line.split()[1:2] == ["/proc"]]
+    if not probe.is_root and any("hidepid=" in option for option in options):
+        return "/proc shows only this user's processes (hidepid): run again with sudo"
+    return ""
+
+
+def _joined(probe: Probe, running: Launch, prepared: Launch) -> Launch:
+    """Put together a server's process and the unit that it came from."""
+    pids = set(running.pids)
+    if running.unit and running.unit == prepared.unit:
+        # What it started and lost is no descendant, but still in its control group.
+        processes = probe.once(proc.table)
+        pids |= {pid for pid in processes if proc.cgroup_of(probe, pid).unit == running.unit}
+    seen = running.env is not None
+    return running._replace(
+        name=prepared.name,
+        source=prepared.source,
+        env=running.env if seen else prepared.env,
+        env_problem="" if seen else prepared.env_problem,
+        pids=tuple(sorted(pids)),
+        user=running.user or prepared.user,
+        home=running.home or prepared.home,
+    )
+
+
+def _server(probe: Probe, launch: Launch) -> Server:
+    env = launch.env or {}
+    config, config_problem = _configuration(probe, launch)
+    flags, wrong = read_flags(launch.engine, launch.words, env, config)
+    problems = [config_problem, wrong]
+    python = prefix = model_dir = None
+    files_problem = ""
+    engine = launch.engine.name
+    try:
+        python, prefix = interpreter.find(probe, launch.command, env, launch.exe, launch.root)
+        if engine == "vllm" and prefix and _is_fork(probe, prefix):
+            engine = "1cat-vllm"
+        if flags.model:
+            places = (env, launch.home, launch.directory, launch.root)
+            model_dir = model_files.find(probe, flags.model, flags.revision, *places)
+    except CannotLook as reason:
+        files_problem = f"{reason}: run again with sudo"
+    return Server(
+        name=launch.name,
+        engine=engine,
+        source=launch.source,
+        argv=without_secrets(launch.command.words),
+        flags=flags,
+        flags_problem="; ".join(filter(None, problems)),
+        unit=launch.unit,
+        container=launch.container,
+        pids=list(launch.pids),
+        env=allowed(env) if launch.env is not None else None,
+        env_problem=launch.env_problem,
+        user=launch.user,
+        home=launch.root + launch.home if launch.home else None,
+        python=python,
+        prefix=prefix,
+        model_dir=model_dir,
+        files_problem=files_problem,
+    )
+
+
+def _configuration(probe: Probe, launch: Launch) -> tuple[dict[str, str], str]:
+    """Return the options in the server's configuration file, and why it could not be read."""
+    path = options(launch.words)[1].get(launch.engine.config)
+    if path is None:
+        return {}, ""
+    import yaml
+
+    path = launch.root + posixpath.join(launch.directory or "/", path)
+    try:
+        content = yaml.safe_load(probe.text(path))
+    except CannotLook as reason:
+        return {}, str(reason)
+    except yaml.YAMLError as error:
+        return {}, f"{path}: {error}"
+    if not isinstance(content, dict):
+        return {}, f"{path}: no mapping of options"
+    return members("", content), ""
+
+
+def _is_fork(probe: Probe, prefix: str) -> bool:
+    """Say whether the vLLM of an environment is 1Cat-vLLM, which has a package name of its own."""
+    return any(
+        package.startswith("1cat_vllm-")
+        for library in probe.names(f"{prefix}/lib")
+        if library.startswith("python")
+        for package in probe.names(f"{prefix}/lib/{library}/site-packages")
+    )
