@@ -7,9 +7,10 @@ a directory tree and canned command results.
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar, cast
+from stat import S_ISREG
+from typing import Any, BinaryIO, NamedTuple, TypeVar, cast
 
 from volta_doctor import command
 from volta_doctor.command import Completed
@@ -114,6 +115,43 @@ class Probe:
         except OSError as error:
             raise CannotLook(f"{path}: {error.strerror}") from error
         return True
+
+    def stat(self, path: Path | str) -> os.stat_result | None:
+        """Return a file's status, links followed; None where there is none. Raises CannotLook."""
+        try:
+            return self.path(path).stat()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            raise CannotLook(f"{path}: {error.strerror}") from error
+
+    def open(self, path: Path | str) -> BinaryIO:
+        """Open a file to read parts of it; a device or a pipe is refused. Raises CannotLook."""
+        try:
+            fd = os.open(self.path(path), os.O_RDONLY | os.O_NONBLOCK)
+        except OSError as error:
+            raise CannotLook(f"{path}: {error.strerror}") from error
+        file = os.fdopen(fd, "rb")
+        if not S_ISREG(os.fstat(fd).st_mode):
+            file.close()
+            raise CannotLook(f"{path}: not a file")
+        return file
+
+    def walk(
+        self, directory: Path | str, skip: Container[str], unread: Callable[[str], None]
+    ) -> Iterator[tuple[str, list[str]]]:
+        """Yield every directory below one, itself first, with the names of its files.
+
+        Directories whose name is in `skip` and links to directories are left out; `unread` is
+        told of those that cannot be read.
+        """
+
+        def complain(error: OSError) -> None:
+            unread(f"/{os.path.relpath(error.filename, self.root)}: {error.strerror}")
+
+        for path, below, files in os.walk(self.path(directory), onerror=complain):
+            below[:] = sorted(name for name in below if name not in skip)
+            yield f"/{os.path.relpath(path, self.root)}", files
 
     def names(self, directory: Path | str) -> list[str]:
         """Return the sorted names in a directory, none where there is no such directory."""
