@@ -5,7 +5,7 @@ import select
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timezone
 from importlib.metadata import version
 from typing import Any, NamedTuple
@@ -23,6 +23,7 @@ from volta_doctor.facts import (
     kernel_log,
     modules,
     nvml,
+    nvml_from_smi,
     packages,
     pci,
     processes,
@@ -40,28 +41,32 @@ from volta_doctor.facts.model import SCHEMA, Facts, Section, Snapshot
 from volta_doctor.probe import CannotLook, Probe
 
 _SLOW_COMMAND_S = 10.0
-_DYING_S = 0.05  # until a killed process can be reaped
+_DYING_S = 0.1  # until a process that has ended or was killed can be reaped
 
 
 class Collector(NamedTuple):
     """How one section is collected.
 
     `own_process` is for code that may hang inside the driver: a thread stuck in the kernel would
-    keep this process from ever ending, a child can be left behind.
+    keep this process from ever ending, a child can be left behind. `otherwise` gets the section
+    and may return a better one from another source.
     """
 
     collect: Callable[[Probe], Any]
     limit_s: float = _SLOW_COMMAND_S
     own_process: bool = False
+    otherwise: Callable[[Probe, Section[Any]], Section[Any]] | None = None
 
 
 COLLECTORS: dict[str, Collector] = {
-    "host": Collector(host.collect),
+    "host": Collector(host.collect, limit_s=host.LIMIT_S),
     "pci": Collector(pci.collect),
     "modules": Collector(modules.collect),
-    "nvml": Collector(lambda _probe: nvml.collect(), own_process=True),
+    "nvml": Collector(
+        lambda _probe: nvml.collect(), own_process=True, otherwise=nvml_from_smi.stand_in
+    ),
     "smi": Collector(smi.collect, limit_s=smi.LIMIT_S + 2),
-    "kernel_log": Collector(kernel_log.collect, limit_s=12.0),
+    "kernel_log": Collector(kernel_log.collect, limit_s=kernel_log.LIMIT_S),
     "packages": Collector(packages.collect, limit_s=16.0),  # up to three commands
     "dkms": Collector(dkms.collect),
     "processes": Collector(processes.collect, limit_s=processes.STUCK_S + 5),
@@ -89,19 +94,22 @@ def gather(
     probe: Probe,
     sections: Iterable[str] | None = None,
     collectors: Mapping[str, Collector] = COLLECTORS | OPT_IN,
+    progress: Callable[[Sequence[str]], None] = lambda _: None,
 ) -> Snapshot:
     """Collect the named sections (all but the opt-in ones by default).
 
-    Never raises for what a collector does.
+    `progress` is told the sections still waited for. Never raises for what a collector does.
     """
     taken = datetime.now(timezone.utc).isoformat(timespec="seconds")
     wanted = [name for name in collectors if name in (sections or COLLECTORS)]
     # Children first: forking is safe only while this process has a single thread.
-    tasks = [
-        _start(name, collectors[name], probe)
-        for name in sorted(wanted, key=lambda n: not collectors[n].own_process)
-    ]
-    results: dict[str, Any] = dict(task() for task in tasks)
+    wanted.sort(key=lambda name: not collectors[name].own_process)
+    tasks = [_start(name, collectors[name], probe) for name in wanted]
+    results: dict[str, Any] = {}
+    for index, task in enumerate(tasks):
+        progress(wanted[index:])
+        name, section = task()
+        results[name] = section
     return Snapshot(
         schema=SCHEMA,
         tool=f"volta-doctor {version('volta-stack')}",
@@ -133,7 +141,7 @@ def _start(name: str, collector: Collector, probe: Probe) -> Callable[[], tuple[
         if section is None:
             text = f"{name}: no answer within {collector.limit_s:g} s"
             section = Section(ok=False, error=text, seconds=_since(started))
-        return name, section
+        return name, collector.otherwise(probe, section) if collector.otherwise else section
 
     return finish
 
@@ -160,7 +168,11 @@ def _fork(name: str, collector: Collector, probe: Probe) -> Callable[[float], Se
     if child == 0:
         try:
             os.close(reader)
-            os.dup2(2, 1)  # what a library prints is no part of the report
+            # What a library prints is no part of the report; and a child that is left behind must
+            # not hold the pipe that a caller reads this process's output from.
+            nowhere = os.open(os.devnull, os.O_RDWR)
+            for standard in (0, 1, 2):
+                os.dup2(nowhere, standard)
             with os.fdopen(writer, "wb") as pipe:
                 pipe.write(msgspec.json.encode(look(name, collector, probe)))
         finally:
@@ -174,25 +186,36 @@ def _fork(name: str, collector: Collector, probe: Probe) -> Callable[[float], Se
             while select.select([reader], [], [], max(0.0, deadline - time.monotonic()))[0]:
                 chunk = os.read(reader, 65536)
                 if not chunk:
-                    os.waitpid(child, 0)
-                    return _decode(name, data)
+                    return _decode(name, data, _reap(child))
                 data += chunk
         finally:
             os.close(reader)
         os.kill(child, signal.SIGKILL)
-        time.sleep(_DYING_S)
-        os.waitpid(child, os.WNOHANG)  # no more waiting: it may be stuck in the driver
+        _reap(child)
         return None
 
     return wait
 
 
-def _decode(name: str, data: bytes) -> Section[Any]:
+def _reap(child: int) -> int | None:
+    """Return how a child ended; None where it has not: it may be stuck in the driver."""
+    deadline = time.monotonic() + _DYING_S
+    while True:
+        pid, status = os.waitpid(child, os.WNOHANG)
+        if pid:
+            return os.waitstatus_to_exitcode(status)
+        if time.monotonic() > deadline:
+            return None
+        time.sleep(0.001)
+
+
+def _decode(name: str, data: bytes, ended: int | None) -> Section[Any]:
     kind = next(field.type for field in msgspec.structs.fields(Facts) if field.name == name)
     try:
         section: Section[Any] = msgspec.json.decode(data, type=kind)
     except msgspec.DecodeError:  # nothing, or not all
-        return Section(ok=False, error=f"{name}: the collector's process died")
+        how = f" of {signal.Signals(-ended).name}" if ended and ended < 0 else ""
+        return Section(ok=False, error=f"{name}: the collector's process died{how}")
     return section
 
 

@@ -65,10 +65,10 @@ class RetiredPage(_Facts, frozen=True):
     """A memory page taken out of use.
 
     `timestamp` is NVML's since the epoch, in a unit its documentation does not name; None from
-    drivers older than 410.72.
+    drivers older than 410.72. nvidia-smi only counts pages: then both are None.
     """
 
-    address: int
+    address: int | None = None
     timestamp: int | None = None
 
 
@@ -215,8 +215,12 @@ class NvmlFacts(_Facts, frozen=True):
     """The host as NVML sees it; `init_error` None means that nvmlInit succeeded.
 
     `nvml_version` holds the version of libnvidia-ml.so.1 and can be read even after a failed
-    nvmlInit. `cuda_version` is NVML's integer: 12040 is 12.4.
+    nvmlInit. `cuda_version` is NVML's integer: 12040 is 12.4. Where NVML could not be asked, for
+    `problem`, the `source` is `nvidia-smi -q -x`, which knows less.
     """
+
+    source: str = "NVML"
+    problem: str = ""
 
     init_error: NvmlError | None = None
     driver_version: Reading[str] = None

@@ -1,10 +1,16 @@
-"""The `smi` section: how nvidia-smi -q -x ends, and the few fields that NVML cannot give."""
+"""The `smi` section: how `nvidia-smi -q -x` ends, and the few fields that NVML does not have.
+
+All else in its XML (smi_xml.py) is for the `nvml` section, where NVML cannot be asked.
+"""
 
 import re
+from typing import NamedTuple
 from xml.etree import ElementTree
 
 import msgspec
 
+from volta_doctor.facts import smi_xml
+from volta_doctor.facts.nvml import NvmlFacts
 from volta_doctor.probe import Probe
 
 LIMIT_S = 10.0
@@ -13,11 +19,15 @@ _KEPT_OUTPUT = 500  # characters; enough for any message of nvidia-smi
 
 
 class SmiGpu(msgspec.Struct, frozen=True, kw_only=True):
-    """One GPU of the XML; a field is None where nvidia-smi writes N/A or leaves it out."""
+    """One GPU of the XML; a field is None where nvidia-smi writes N/A or leaves it out.
+
+    `remapped_rows` is text: the four fields of R450 and newer, for cards that remap rows.
+    """
 
     subject: str
     driver_model_current: str | None = None
     driver_model_pending: str | None = None
+    remapped_rows: str | None = None
 
 
 class SmiFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -39,40 +49,51 @@ class SmiFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return self.path is not None and self.exit_code is None
 
 
-def parse_xml(text: str) -> list[SmiGpu]:
-    """Return the GPUs of nvidia-smi's XML, none where the text is not that XML."""
-    # The document names an external DTD, which the standard parser never fetches.
-    try:
-        root = ElementTree.fromstring(text)  # noqa: S314 - written by the local driver
-    except ElementTree.ParseError:
-        return []
+class Answer(NamedTuple):
+    """One run, and what its XML says of the GPUs; None where it printed none."""
 
-    def field(gpu: ElementTree.Element, path: str) -> str | None:
-        value = (gpu.findtext(path) or "").strip()
-        return None if value in ("", "N/A") else value
-
-    return [
-        SmiGpu(
-            subject=field(gpu, "uuid") or str(gpu.get("id")),
-            driver_model_current=field(gpu, "driver_model/current_dm"),
-            driver_model_pending=field(gpu, "driver_model/pending_dm"),
-        )
-        for gpu in root.iter("gpu")
-    ]
+    facts: SmiFacts
+    nvml: NvmlFacts | None
 
 
-def collect(probe: Probe) -> SmiFacts:
-    """Run nvidia-smi where it is installed."""
+def ask(probe: Probe) -> Answer:
+    """Run nvidia-smi where it is installed; collectors share it through `probe.once(ask)`."""
     path = probe.which(COMMAND[0])
     if path is None:
-        return SmiFacts()
+        return Answer(SmiFacts(), None)
     done = probe.run(*COMMAND, limit=LIMIT_S)
-    gpus = parse_xml(done.stdout)
-    said = "" if gpus else re.sub(r"\s+", " ", f"{done.stdout} {done.stderr}").strip()
-    return SmiFacts(
+    log = smi_xml.root(done.stdout)
+    said = "" if log is not None else re.sub(r"\s+", " ", f"{done.stdout} {done.stderr}").strip()
+    facts = SmiFacts(
         path=path,
         exit_code=done.exit_code,
         seconds=round(done.seconds, 3),
         output=said[:_KEPT_OUTPUT],
-        gpus=gpus,
+        gpus=[smi_gpu(gpu) for gpu in log.iter("gpu")] if log is not None else [],
     )
+    return Answer(facts, smi_xml.facts_of(log) if log is not None else None)
+
+
+def smi_gpu(gpu: ElementTree.Element) -> SmiGpu:
+    """Return the fields of one GPU that are no reading of NVML's."""
+
+    def field(path: str) -> str | None:
+        said = (gpu.findtext(path) or "").strip()
+        return None if said in ("", "N/A") else said
+
+    remapped = [
+        f"{row.tag.removeprefix('remapped_row_')} {row.text}"
+        for row in gpu.iterfind("remapped_rows/*")
+    ]
+    return SmiGpu(
+        subject=field("uuid") or str(gpu.get("id")),
+        driver_model_current=field("driver_model/current_dm"),
+        driver_model_pending=field("driver_model/pending_dm"),
+        remapped_rows=", ".join(r for r in remapped if "histogram" not in r)
+        or field("remapped_rows"),
+    )
+
+
+def collect(probe: Probe) -> SmiFacts:
+    """Say how nvidia-smi ends."""
+    return probe.once(ask).facts
