@@ -125,12 +125,6 @@ int nvmlDeviceGetTotalEccErrors(nvmlDevice_t gpu, unsigned type, unsigned counte
                 count);
 }
 
-struct pci_info {
-  char bus_id_legacy[16];
-  unsigned domain, bus, device, device_id, subsystem_id;
-  char bus_id[32];
-};
-
 int nvmlDeviceGetPciInfo_v3(nvmlDevice_t gpu, struct pci_info *info) {
   memset(info, 0, sizeof *info);
   int error = to_text(find("gpus.%u.pci.bus_id", gpu->index), info->bus_id, sizeof info->bus_id);
