@@ -1,109 +1,192 @@
-"""The report for a reader at a terminal: problems first, one line that sums up, plain ASCII."""
+"""The report for a reader at a terminal: the verdict, the problems, what to do; plain ASCII."""
 
-from typing import TextIO
+import shlex
+import textwrap
+from collections.abc import Iterator
+from typing import NamedTuple, TextIO
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
-from volta_doctor.findings import HOST, SEVERITY, Finding, Status, Waived
+from volta_doctor.findings import PROBLEMS, SEVERITY, Finding, Status, Step
 from volta_doctor.report import Report
+from volta_doctor.report.groups import Group, few, grouped, lacks_rights, place
 
 _STYLES = {
-    Status.FAIL: "bold red",
-    Status.UNKNOWN: "bold magenta",
-    Status.WARN: "bold yellow",
-    Status.INFO: "cyan",
-    Status.OK: "green",
-    Status.SKIP: "dim",
+    "fail": "bold red",
+    "unknown": "bold magenta",
+    "warn": "bold yellow",
+    "info": "cyan",
+    "ok": "green",
+    "skip": "dim",
+    "waived": "dim",
 }
-_WITH_REMEDY = (Status.FAIL, Status.WARN, Status.INFO)
+_VERDICT_STYLES = {0: "bold green", 1: "bold yellow", 2: "bold red", 3: "bold magenta"}
 _QUIET = (Status.OK, Status.SKIP)
-# How much of a long list a short report shows.
-_FEW = 3
+_WITH_REMEDY = (Status.FAIL, Status.WARN, Status.INFO)
+_FEW = 3  # how much of a long list a short report shows
+_NARROWEST = 20  # columns; nothing can be read below that
 
 
 def render(report: Report, file: TextIO, verbose: bool) -> str:
-    """Return the table, in the width and colours of `file`.
+    """Return the report in the width and colours of `file`.
 
-    Without `verbose`: no ok, no skip, nothing folded, little evidence.
+    Without `verbose`: no ok, no skip, the mere names of what is folded, little evidence.
     """
     console = Console(file=file, highlight=False, markup=False, emoji=False)
-    profile, summary = report.profile, report.summary
-    table = Table.grid(padding=(0, 2))
-    table.add_column(width=7, no_wrap=True)
-    table.add_column(overflow="fold")
-    for group in grouped(report.findings, verbose):
-        table.add_row(_label(group[0]), body(group, verbose))
-    counts = ", ".join(f"{getattr(summary, s.value)} {s.value}" for s in SEVERITY)
-    counts += f", {summary.waived} waived" if summary.waived else ""
-    folded = f" ({summary.folded} folded under their cause)" if summary.folded else ""
+    page = _Page(max(console.width, _NARROWEST), verbose)
+    folded = [finding for finding in report.findings if finding.folded_under]
     with console.capture() as capture:
-        console.print(Text(f"profile {profile.name}: {profile.reason}", style="bold"))
-        console.print(Text(f"{report.host or 'unnamed host'}, {report.taken}, {report.tool}\n"))
-        if table.row_count:
-            console.print(table)
-            console.print()
+        for line in page.head(report):
+            console.print(line, soft_wrap=True)
+        for group in grouped(report.findings, page.has_paragraph):
+            follow = [finding for finding in folded if finding.folded_under in group.ids]
+            for line in [Text(), *page.paragraph(group, follow)]:
+                console.print(line, soft_wrap=True)
+        for line in [Text(), *page.foot(report)]:
+            console.print(line, soft_wrap=True)
+    return capture.get().rstrip("\n")
+
+
+class _Page(NamedTuple):
+    """How wide and how full the report is."""
+
+    width: int
+    verbose: bool
+
+    @property
+    def limit(self) -> int | None:
+        """How many items of a list are shown; None is all."""
+        return None if self.verbose else _FEW
+
+    def has_paragraph(self, finding: Finding) -> bool:
+        """Say whether a finding is told, and not merely named under its cause."""
+        return not finding.folded_under and (self.verbose or finding.status not in _QUIET)
+
+    def head(self, report: Report) -> Iterator[Text]:
+        """Tell the verdict, then of what host, by what rules and when."""
+        summary, profile = report.summary, report.profile
+        names = [status.value for status in SEVERITY] + ["waived"]
+        counts = [f"{getattr(summary, name)} {name}" for name in names if getattr(summary, name)]
+        folded = f"; {summary.folded} of them folded under their cause" if summary.folded else ""
+        verdict = f"{report.host or 'unnamed host'}: {summary.verdict}"
+        for line in self.lines(f"{verdict} ({', '.join(counts)}{folded})"):
+            line.stylize(_VERDICT_STYLES[summary.exit_code])
+            yield line
+        yield from self.lines(f"profile {profile.name}: {profile.reason}")
+        yield from self.lines(f"{report.taken}, {report.tool}")
         for note in report.notes:
-            console.print(Text(f"note: {note}"))
-        last_line = f"{summary.verdict}: {counts}{folded}; profile {profile.name}"
-        console.print(Text(last_line, style="bold"))
-    # rich pads every cell to the full width; a log or a mail wants none of that
-    return "\n".join(line.rstrip() for line in capture.get().splitlines())
+            yield from self.lines(f"note: {note}")
+
+    def paragraph(self, group: Group, follow: list[Finding]) -> Iterator[Text]:
+        """Tell one group: what was found and seen, what to do, and what follows from it."""
+        label = group.label.upper()
+        for number, line in enumerate(self.lines(f"{label} {few(group.ids, self.limit)}", 2)):
+            line.stylize("bold")
+            if number == 0:
+                line.stylize(_STYLES[group.label], 0, len(label))
+            yield line
+        yield from self.found(group)
+        if group.first.waived and not self.verbose:
+            return
+        if self.verbose or group.first.status in _WITH_REMEDY:
+            evidence = group.evidence
+            for seen in evidence[: self.limit]:
+                yield from self.item("seen", f"{place(seen)}: {seen.text}")
+            if len(evidence) > len(evidence[: self.limit]):
+                yield from self.item("", f"and {len(evidence) - _FEW} more (-v)")
+        if group.first.status in _WITH_REMEDY:
+            remedy = group.first.remedy
+            yield from self.item("fix", f"{remedy.fix} (risk: {remedy.risk})")
+            for step in group.steps:
+                yield from self.step(step)
+        if follow and not self.verbose:
+            names = list(dict.fromkeys(finding.id for finding in follow))
+            yield from self.item("hides", few(names, 2 * _FEW))
+        elif follow:
+            for below in grouped(follow, lambda _: True):
+                said = "; ".join(below.messages)
+                yield from self.item("hides", f"{below.label} {', '.join(below.ids)}: {said}")
+
+    def found(self, group: Group) -> Iterator[Text]:
+        """Tell what was found on which subjects, and why it is borne with."""
+        messages = list(group.messages.items())
+        if len(messages) == 1:
+            ((message, subjects),) = messages
+            yield from self.lines(message, 2, 2)
+            if subjects:
+                yield from self.item("on", few(subjects, self.limit))
+        else:
+            for message, subjects in messages[: self.limit]:
+                where = f"{few(subjects, self.limit)}: " if subjects else ""
+                yield from self.lines(f"{where}{message}", 2, 4)
+            if len(messages) > len(messages[: self.limit]):
+                yield from self.lines(f"and {len(messages) - _FEW} more (-v)", 2)
+        if waived := group.first.waived:
+            by = f" by {waived.by}" if waived.by else ""
+            status = group.first.status.value
+            yield from self.lines(
+                f"{status}, waived{by} until {waived.expires}: {waived.reason}", 2, 2
+            )
+
+    def step(self, step: Step) -> Iterator[Text]:
+        """Tell a step so that it can be copied into a shell."""
+        if step.run:
+            yield from self.command("run", step.run)
+        else:
+            yield from self.item("write", step.write)
+            if self.verbose:
+                yield from (Text(f"    {line}") for line in step.content.splitlines())
+        if step.undo and self.verbose:
+            yield from self.command("undo", step.undo)
+
+    def command(self, label: str, argv: list[str]) -> Iterator[Text]:
+        """Wrap a command as the shell reads it: a backslash at the end of the line."""
+        line = f"  {label}:"
+        for word in map(shlex.quote, argv):
+            if len(line) + 1 + len(word) + 2 > self.width and line.strip() != f"{label}:":
+                yield Text(f"{line} \\")
+                line = "     "
+            line = f"{line} {word}"
+        yield Text(line)
+
+    def foot(self, report: Report) -> Iterator[Text]:
+        """Tell what to do next."""
+        problems = [f for f in report.findings if f.status in PROBLEMS and not f.waived]
+        blind = {finding.id for finding in problems if lacks_rights(finding)}
+        steps = {finding.id for finding in problems if finding.remedy.steps}
+        advice = []
+        if blind:
+            advice.append(("sudo volta-doctor check", f"{_checks(blind)} lack the rights to look"))
+        if steps:
+            advice.append(("volta-doctor fix", f"a plan for {few(sorted(steps), _FEW)}"))
+        if problems:
+            advice.append((f"volta-doctor explain {problems[0].id}", "its rule and source"))
+        if not self.verbose:
+            advice.append(("volta-doctor check -v", "every finding with all its evidence"))
+        if report.summary.exit_code == 0:
+            yield from self.lines("Nothing has to be done.")
+        elif advice:
+            yield Text("Next:", style="bold")
+        column = max((len(words) for words, _ in advice), default=0)
+        for words, why in advice:
+            yield from self.lines(f"{words.ljust(column)}  {why}", 2, 4)
+
+    def item(self, label: str, text: str) -> Iterator[Text]:
+        """Wrap a labelled text, its further lines indented."""
+        return self.lines(f"{label}: {text}" if label else text, 2, 4)
+
+    def lines(self, text: str, indent: int = 0, hanging: int | None = None) -> Iterator[Text]:
+        """Wrap a text to the width."""
+        for line in textwrap.wrap(
+            text,
+            self.width,
+            initial_indent=" " * (0 if hanging is None else indent),
+            subsequent_indent=" " * (indent if hanging is None else hanging),
+            break_on_hyphens=False,
+        ):
+            yield Text(line.rstrip())
 
 
-def grouped(findings: list[Finding], verbose: bool) -> list[list[Finding]]:
-    """Put together the findings that one paragraph can tell, in rank order.
-
-    What one check found alike on several subjects goes together, and so do checks that could not
-    tell, or were skipped, for one and the same reason.
-    """
-    groups: dict[tuple[Status, Waived | None, str, str], list[Finding]] = {}
-    for finding in findings:
-        if not verbose and (finding.status in _QUIET or finding.folded_under):
-            continue
-        check_id = "" if finding.status in (Status.UNKNOWN, Status.SKIP) else finding.id
-        key = (finding.status, finding.waived, check_id, finding.message)
-        groups.setdefault(key, []).append(finding)
-    return list(groups.values())
-
-
-def body(group: list[Finding], verbose: bool) -> Text:
-    """Tell one group: whom it concerns, what was found and seen, and what to do."""
-    first = group[0]
-    text = Text(", ".join(dict.fromkeys(finding.id for finding in group)), style="bold")
-    subjects = [finding.subject for finding in group if finding.subject != HOST]
-    if subjects:
-        text.append(f" [{_few(list(dict.fromkeys(subjects)), verbose)}]", style="not bold")
-    shown = [first.message]
-    if first.waived:
-        by = f" by {first.waived.by}" if first.waived.by else ""
-        shown.append(
-            f"{first.status.value}, waived{by} until {first.waived.expires}: {first.waived.reason}"
-        )
-        if not verbose:
-            return text.append("".join(f"\n{line}" for line in shown), style="not bold")
-    if verbose or first.status in _WITH_REMEDY:
-        evidence = list(dict.fromkeys(e for finding in group for e in finding.evidence))
-        for seen in evidence if verbose else evidence[:_FEW]:
-            line = f":{seen.line}" if seen.line else ""
-            shown.append(f"seen: {seen.source}{line}: {seen.text}")
-    if first.status in _WITH_REMEDY:
-        shown.append(f"fix: {first.remedy.fix} (risk: {first.remedy.risk})")
-    if hidden := list(dict.fromkeys(i for finding in group for i in finding.hides)):
-        shown.append(f"hides: {', '.join(hidden)}")
-    if first.folded_under:
-        shown.append(f"follows from: {first.folded_under}")
-    return text.append("".join(f"\n{line}" for line in shown), style="not bold")
-
-
-def _label(finding: Finding) -> Text:
-    if finding.waived:
-        return Text("WAIVED", style="dim")
-    return Text(finding.status.value.upper(), style=_STYLES[finding.status])
-
-
-def _few(items: list[str], verbose: bool) -> str:
-    if verbose or len(items) <= _FEW:
-        return ", ".join(items)
-    return f"{', '.join(items[:_FEW])} and {len(items) - _FEW} more"
+def _checks(ids: set[str]) -> str:
+    return f"{len(ids)} checks" if len(ids) > 1 else next(iter(ids))
