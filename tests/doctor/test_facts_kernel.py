@@ -198,8 +198,8 @@ def test_dkms_reads_its_tree(host):
 
 
 KMSG = "6,1,250000,-;NVRM: loading NVIDIA\n SUBSYSTEM=pci\n DEVICE=+pci:0000:1a:00.0\n"
-JOURNAL = "[    0.000000] gpu1 kernel: Linux version 6.1\n[ 9.5] gpu1 kernel: NVRM: late\n"
-JOURNAL_COMMAND = "journalctl -k -b -q --no-pager -o short-monotonic"
+JOURNAL = "[ 9.500] gpu1 kernel: NVRM: late\n[    0.000000] gpu1 kernel: Linux version 6.1\n"
+JOURNAL_COMMAND = "journalctl -k -b -q -r --no-pager -o short-monotonic"
 
 
 def test_kernel_log_from_kmsg(host):
@@ -210,9 +210,7 @@ def test_kernel_log_from_kmsg(host):
 
 def test_the_journal_stands_in_for_an_overwritten_buffer(host):
     late = KMSG.replace("250000", "99000000")
-    facts = kernel_log.collect(
-        host(files={"/dev/kmsg": late}, commands={JOURNAL_COMMAND: JOURNAL.replace("9.5", "9.500")})
-    )
+    facts = kernel_log.collect(host(files={"/dev/kmsg": late}, commands={JOURNAL_COMMAND: JOURNAL}))
     assert facts.source == "journalctl -k -b"
     assert [line.text for line in facts.lines] == ["Linux version 6.1", "NVRM: late"]
     assert kernel_log.collect(host(files={"/dev/kmsg": late})).lines[0].time == 99.0

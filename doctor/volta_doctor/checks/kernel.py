@@ -135,8 +135,8 @@ def log_readable(facts: Facts, row: Row) -> Finding:
     log = facts.kernel_log.need()
     if not log.lines:
         return row.unknown(f"{log.source} is empty.")
-    oldest = log.lines[0].time
-    seen = Evidence(log.source, f"{len(log.lines)} lines, the oldest {oldest:.0f} s after boot", 1)
+    oldest, lines = log.begins, len(log.lines) + log.left_out
+    seen = Evidence(log.source, f"{lines} lines, the oldest {oldest:.0f} s after boot")
     if oldest > BOOT_LINES_S:
         return row.info(f"The first {oldest:.0f} s after boot are lost.", seen)
     return row.ok("The log reaches back to the boot.", seen)

@@ -1,10 +1,20 @@
 """The `host` section: operating system, kernel, virtualisation, Secure Boot, memory, boot time."""
 
+import contextlib
 import re
 
 import msgspec
 
+from volta_doctor.facts import disks, memory, serve
+from volta_doctor.facts.disks import FileSystem
+from volta_doctor.facts.memory import HugePages, NumaNode, Swap
 from volta_doctor.probe import CannotLook, Probe
+
+_SHM = "/dev/shm"  # noqa: S108 - looked at, not written
+_MPS_DIRECTORY = "/tmp/nvidia-mps"  # noqa: S108 - CUDA's own default, not a file of ours
+# What a dead file server or a stuck server process may cost the rest of the section.
+_SERVERS_S = 5.0
+LIMIT_S = memory.LONG_SAMPLE_S + _SERVERS_S + 3
 
 _EFI = "/sys/firmware/efi"
 _EFIVARS = f"{_EFI}/efivars"
@@ -29,6 +39,10 @@ class HostFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     runtime as far as it is known. `boot_time` and `time`, the host's clock at the look, are
     in seconds since the epoch. `enrolled_keys` are the descriptions of the keys that the kernel
     trusts for modules; only root sees them. `product_name` is the machine's own, from DMI.
+    `nvidia_nodes` are the numbers of the device nodes /dev/nvidiaN. `available_bytes` is what
+    programs can still get, within a container's own limit. `file_systems` hold the servers' models
+    and caches, and `mps_directories` are the pipe directories that are there; where servers could
+    not be found, `servers_problem` says why and these know only the defaults.
     """
 
     system: str = "linux"
@@ -46,20 +60,23 @@ class HostFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     secure_boot_hint: str = ""
     enrolled_keys: list[str] | None = None
     ram_bytes: int = 0
+    available_bytes: int | None = None
+    swap: Swap | None = None
+    huge_pages: list[HugePages] | None = None
+    numa_nodes: list[NumaNode] | None = None
+    shm_bytes: int | None = None
+    file_systems: list[FileSystem] | None = None
+    mps_directories: list[str] | None = None
+    servers_problem: str = ""
     boot_time: int = 0
     time: int = 0
+    nvidia_nodes: list[int] | None = None
 
 
 def parse_os_release(text: str) -> dict[str, str]:
     """Return the assignments of an os-release file, quotes taken off."""
     pairs = (line.split("=", 1) for line in text.splitlines() if "=" in line)
     return {key: value.strip().strip("\"'") for key, value in pairs}
-
-
-def parse_ram(meminfo: str) -> int:
-    """Return MemTotal of /proc/meminfo in bytes."""
-    match = re.search(r"^MemTotal:\s+(\d+) kB", meminfo, re.MULTILINE)
-    return int(match[1]) * 1024 if match else 0
 
 
 def parse_boot_time(stat: str) -> int:
@@ -71,6 +88,12 @@ def parse_boot_time(stat: str) -> int:
 def parse_keys(proc_keys: str) -> list[str]:
     """Return the descriptions of the asymmetric keys that /proc/keys lists."""
     return re.findall(r"^.*\basymmetri\s+(.+?): X509", proc_keys, re.MULTILINE)
+
+
+def find_nodes(probe: Probe) -> list[int]:
+    """Return the numbers of the GPUs' device nodes."""
+    nodes = (re.fullmatch(r"nvidia(\d+)", name) for name in probe.names("/dev"))
+    return sorted(int(node[1]) for node in nodes if node)
 
 
 def find_virtual(probe: Probe) -> tuple[bool | None, str]:
@@ -121,6 +144,35 @@ def find_secure_boot(probe: Probe, container: str | None) -> tuple[bool | None, 
     return True, f"{_SECURE_BOOT.split('-')[0]} is 1"
 
 
+def find_shm(probe: Probe) -> int | None:
+    """Return the size of /dev/shm, None where there is none."""
+    try:
+        return probe.disk(_SHM).total
+    except CannotLook:
+        return None
+
+
+def find_servers(probe: Probe) -> tuple[list[serve.Server], list[FileSystem] | None, str]:
+    """Return the servers and their file systems, with the reason for what could not be had."""
+    servers: list[serve.Server] = []
+    try:
+        servers = probe.within(_SERVERS_S, lambda: probe.once(serve.find)).servers
+        return servers, probe.within(_SERVERS_S, lambda: disks.collect(probe, servers)), ""
+    except CannotLook as reason:
+        return servers, None, str(reason)
+
+
+def find_mps_directories(probe: Probe, servers: list[serve.Server]) -> list[str]:
+    """Return the MPS pipe directories that exist: CUDA's default, and those that servers name."""
+    named = ((server.env or {}).get("CUDA_MPS_PIPE_DIRECTORY") for server in servers)
+    found = []
+    for path in dict.fromkeys((_MPS_DIRECTORY, *named)):
+        with contextlib.suppress(CannotLook):  # another user's
+            if path and probe.exists(path):
+                found.append(path)
+    return found
+
+
 def collect(probe: Probe) -> HostFacts:
     """Read the machine's own description of itself."""
     release = parse_os_release(
@@ -130,6 +182,8 @@ def collect(probe: Probe) -> HostFacts:
     container = find_container(probe)
     secure_boot, secure_boot_hint = find_secure_boot(probe, container)
     keys = parse_keys(probe.text_or_none("/proc/keys") or "")
+    meminfo = memory.parse_meminfo(probe.text("/proc/meminfo"))
+    servers, file_systems, servers_problem = find_servers(probe)
     return HostFacts(
         os_id=release.get("ID", ""),
         os_version=release.get("VERSION_ID", ""),
@@ -144,7 +198,16 @@ def collect(probe: Probe) -> HostFacts:
         secure_boot=secure_boot,
         secure_boot_hint=secure_boot_hint,
         enrolled_keys=keys or None,
-        ram_bytes=parse_ram(probe.text("/proc/meminfo")),
+        ram_bytes=meminfo.get("MemTotal", 0),
+        available_bytes=memory.find_available(probe, meminfo, container),
+        swap=memory.find_swap(probe, meminfo),
+        huge_pages=memory.find_huge_pages(probe, meminfo),
+        numa_nodes=memory.find_numa_nodes(probe),
+        shm_bytes=find_shm(probe),
+        file_systems=file_systems,
+        mps_directories=find_mps_directories(probe, servers),
+        servers_problem=servers_problem,
         boot_time=parse_boot_time(probe.text("/proc/stat")),
         time=int(probe.time()),
+        nvidia_nodes=find_nodes(probe),
     )
