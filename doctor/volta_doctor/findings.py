@@ -68,14 +68,15 @@ class Waived(msgspec.Struct, frozen=True, kw_only=True):
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """One verdict.
 
-    `title` is the claim that holds when the status is ok; `message` is what was found. `rank`
-    counts from 1, worst first. `count` is how much of it there is (errors, pages, lines), where
-    it can grow: a waiver ends when it has. `hides` lists the findings folded under this one, and
-    `folded_under` is the root cause above this one. A `waived` one stays in the report and does
-    not count for the exit code.
+    `title` is the claim that holds when the status is ok; `message` is what was found. `area` is
+    that of the check. `rank` counts from 1, worst first. `count` is how much of it there is
+    (errors, pages, lines), where it can grow: a waiver ends when it has. `hides` lists the findings
+    folded under this one, and `folded_under` is the root cause above this one. A `waived` one stays
+    in the report and does not count for the exit code.
     """
 
     id: str
+    area: str
     status: Status
     rank: int = 0
     subject: str = HOST

@@ -1,4 +1,4 @@
-"""The tables that the doctor and the playbooks read: checks/*.yaml and compat.yaml."""
+"""The tables that the doctor and the playbooks read: checks/*.yaml, xid.yaml and compat.yaml."""
 
 from collections.abc import Iterable, Sequence
 from functools import cache
@@ -116,6 +116,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     ) -> Finding:
         return Finding(
             id=self.id,
+            area=self.area,
             status=status,
             subject=subject,
             title=self.title,
@@ -124,6 +125,15 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
             evidence=list(evidence),
             remedy=Remedy(self.fix, self.risk, list(steps)),
         )
+
+
+class XidRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What an Xid number means on Volta; xid.yaml tells what the kinds are."""
+
+    xid: int
+    kind: Literal["fatal", "suspect", "retired", "app", "power", "wear", "newer", "other"]
+    meaning: str
+    source: str
 
 
 class Branch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -209,6 +219,12 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
     like = get_close_matches(name, list(known), n=3)
     return f"; did you mean {' or '.join(like)}?" if like else "; volta-doctor list shows all"
+
+
+@cache
+def xids() -> dict[int, XidRow]:
+    """Return xid.yaml by number."""
+    return {row.xid: row for row in _load("xid.yaml", list[XidRow])}
 
 
 @cache
