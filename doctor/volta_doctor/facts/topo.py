@@ -4,14 +4,23 @@ import msgspec
 
 from volta_doctor.probe import CannotLook, Probe
 
+SELF, UNTOLD = "X", "?"
+COMMANDS = {
+    "links": ("nvidia-smi", "topo", "-m"),
+    "p2p": ("nvidia-smi", "topo", "-p2p", "r"),
+    "gpus": ("nvidia-smi", "-L"),
+}
+_COMMAND_S = 5.0
+
 
 class TopoFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Square matrices in the order of NVML's indices, and what `source` they are from.
 
-    `links` holds X on the diagonal, else NV1 to NV6 (so many NVLinks), PIX, PXB, PHB, NODE or SYS.
-    `p2p` holds OK, or nvidia-smi's code of why a pair has no peer access (CNS, GNS, TNS, NS, DR,
-    U); it is None where it could not be had, for `p2p_problem`. `cpus` is a kernel list (0-19,40)
-    of the CPUs near a GPU, `nodes` its NUMA node; each None where the host does not tell.
+    `links` holds X on the diagonal, else NV1 to NV6 (so many NVLinks), PIX, PXB, PHB, NODE or SYS;
+    ? where the driver did not tell. `p2p` holds OK, or nvidia-smi's code of why a pair has no peer
+    access (CNS, GNS, TNS, NS, DR, U); it is None where it could not be had, for `p2p_problem`.
+    `cpus` is a kernel list (0-19,40) of the CPUs near a GPU, `nodes` its NUMA node; each None where
+    the host does not tell.
     """
 
     source: str
@@ -24,4 +33,45 @@ class TopoFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def collect(probe: Probe) -> TopoFacts:
-    raise CannotLook("not collected yet")
+    """Ask NVML; where it does not answer, nvidia-smi."""
+    from volta_doctor.facts import topo_nvml  # only a live host needs pynvml
+
+    try:
+        return topo_nvml.read_host()
+    except CannotLook as reason:
+        try:
+            return from_smi(probe)
+        except CannotLook as other:
+            raise CannotLook(f"{reason}; {other}") from other
+
+
+def from_smi(probe: Probe) -> TopoFacts:
+    """Read what nvidia-smi prints. Raises CannotLook where it does not print the matrix."""
+    from volta_doctor.facts import topo_text
+
+    text = _ask(probe, "links")
+    matrix = topo_text.parse(text)
+    if matrix is None:
+        raise CannotLook(f"{' '.join(COMMANDS['links'])} shows no matrix: {text.strip()[:200]}")
+    p2p, problem = None, ""
+    try:
+        p2p = topo_text.parse(_ask(probe, "p2p"))
+    except CannotLook as reason:
+        problem = str(reason)
+    return TopoFacts(
+        source=" ".join(COMMANDS["links"]),
+        uuids=topo_text.parse_uuids(_ask(probe, "gpus")),
+        links=matrix.cells,
+        p2p=p2p.cells if p2p else None,
+        p2p_problem=problem if p2p or problem else "nvidia-smi topo -p2p r shows no matrix",
+        cpus=matrix.cpus,
+        nodes=matrix.nodes,
+    )
+
+
+def _ask(probe: Probe, what: str) -> str:
+    done = probe.run(*COMMANDS[what], limit=_COMMAND_S)
+    if done.exit_code != 0:
+        said = done.stdout.strip() if done.exit_code is not None else ""
+        raise CannotLook(f"{' '.join(COMMANDS[what])}: {said or done.complaint}")
+    return done.stdout
