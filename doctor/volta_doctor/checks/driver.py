@@ -1,15 +1,19 @@
-"""Is the right driver loaded, and does its user-space side fit it?"""
+"""Is the right driver loaded, and do its user-space side and the cards' firmware fit it?"""
+
+import re
+from collections.abc import Iterable
 
 from volta_doctor.catalog import Row, compat
+from volta_doctor.checks.gpu import gpus, shown, subject, unopened, unsupported
 from volta_doctor.checks.registry import check
 from volta_doctor.facts.model import Facts, Missing
 from volta_doctor.facts.modules import LIBRARY, PROC_VERSION, ModulesFacts, parse_version
-from volta_doctor.facts.nvml import NvmlFacts, value
+from volta_doctor.facts.nvml import NvmlFacts, errors, value
 from volta_doctor.facts.packages import branch_of_version
 from volta_doctor.findings import Evidence, Finding
 
 # nvmlReturn_t (nvml.h)
-_NOT_LOADED, _NO_LIBRARY, _MISMATCH = 9, 12, 18
+_NOT_LOADED, _NO_LIBRARY, _FUNCTION_NOT_FOUND, _MISMATCH = 9, 12, 13, 18
 
 _GSP_REFUSAL = r"NVRM:.*not supported by open"
 
@@ -130,3 +134,54 @@ def driver_open_kmod(facts: Facts, row: Row) -> Finding:
     if licence is None and not modules.proc_version:
         return row.unknown("No NVIDIA kernel module is loaded or on disk.", *seen)
     return row.ok("The module is NVIDIA's proprietary flavour.", *seen)
+
+
+@check("nvml-abi")
+def nvml_abi(facts: Facts, row: Row) -> Finding:
+    """A binding for another branch calls functions that are not there or misreads structures."""
+    nvml, pid_max = facts.nvml.need(), facts.processes.need().pid_max
+    lacking = (path for path, error in errors(nvml) if error.error == _FUNCTION_NOT_FOUND)
+    # gpus.0.ecc.current and gpus.1.ecc.current are one function
+    missing = list(dict.fromkeys(re.sub(r"\b\d+\b", "N", path) for path in lacking))
+    wild = [
+        process.pid
+        for gpu in gpus(facts)
+        for reading in (gpu.compute_processes, gpu.graphics_processes)
+        for process in value(reading) or []
+        if process.pid > pid_max
+    ]
+    versions = f"NVML {shown(nvml.nvml_version)}, driver {shown(nvml.driver_version)}"
+    seen = Evidence("NVML", versions)
+    if missing:
+        names = ", ".join(missing[:5]) + (f" and {len(missing) - 5} more" if missing[5:] else "")
+        return row.warn(f"The driver's library lacks functions for: {names}.", seen)
+    if wild:
+        text = f"A process list holds pid {wild[0]}, above kernel.pid_max {pid_max}."
+        return row.warn(text, seen, Evidence("/proc/sys/kernel/pid_max", str(pid_max)))
+    return row.ok(f"Binding and library agree ({versions}).", seen)
+
+
+@check("vbios-mix")
+def vbios_mix(facts: Facts, row: Row) -> Iterable[Finding]:
+    """Compare GPUs of one board part number with each other only."""
+    by_part: dict[str, dict[str, list[str]]] = {}
+    for gpu in gpus(facts):
+        part, vbios = value(gpu.part_number), value(gpu.vbios)
+        if gpu.handle_error:
+            yield unopened(row, gpu)
+            continue
+        if unsupported(gpu.part_number):
+            yield row.skip("This card has no board part number.", subject=subject(gpu))
+            continue
+        if part is None or vbios is None:
+            text = f"part number {shown(gpu.part_number)}, VBIOS {shown(gpu.vbios)}"
+            yield row.unknown(f"NVML does not tell: {text}.", subject=subject(gpu))
+            continue
+        by_part.setdefault(part, {}).setdefault(vbios, []).append(subject(gpu))
+    for part, by_vbios in by_part.items():
+        seen = [Evidence("NVML", f"{vbios}: {', '.join(g)}") for vbios, g in by_vbios.items()]
+        if len(by_vbios) > 1:
+            text = f"Part {part} runs {len(by_vbios)} VBIOS versions: {', '.join(by_vbios)}."
+            yield row.warn(text, *seen, subject=f"part {part}")
+        else:
+            yield row.ok(f"VBIOS {next(iter(by_vbios))}.", *seen, subject=f"part {part}")

@@ -1,16 +1,23 @@
-"""What NVML says of each GPU."""
+"""What the checks of a GPU share: which GPUs there are, readings in words, settings as steps."""
 
-import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import TypeVar
 
-from volta_doctor.catalog import Row
-from volta_doctor.checks.registry import check
+from msgspec import structs
+
+from volta_doctor.catalog import Row, compat
 from volta_doctor.facts.model import Facts, Missing
-from volta_doctor.facts.nvml import GpuFacts, NvmlError, errors, value
-from volta_doctor.findings import Evidence, Finding
+from volta_doctor.facts.nvml import GpuFacts, NvmlError, Reading, value
+from volta_doctor.findings import Evidence, Finding, Step
 
-# nvmlReturn_t (nvml.h)
-_NOT_SUPPORTED, _FUNCTION_NOT_FOUND = 3, 13
+T = TypeVar("T")
+GpuCheck = Callable[[Facts, Row, GpuFacts], Finding]
+
+_NOT_SUPPORTED = 3  # nvmlReturn_t (nvml.h)
+
+
+class Inapplicable(Exception):  # noqa: N818 - it is an answer, not an accident
+    """The rule says nothing of this GPU; the text says why."""
 
 
 def gpus(facts: Facts) -> list[GpuFacts]:
@@ -40,79 +47,74 @@ def unsupported(reading: object) -> bool:
     return isinstance(reading, NvmlError) and reading.error == _NOT_SUPPORTED
 
 
+def told(reading: Reading[T], what: str) -> T:
+    """Return what was read. Raises Inapplicable where the card has no such thing, else Missing."""
+    if unsupported(reading):
+        raise Inapplicable(f"This card tells no {what}.")
+    if reading is None or isinstance(reading, NvmlError):
+        raise Missing(f"NVML does not tell the {what}: {shown(reading)}.")
+    return reading
+
+
+def seen(facts: Facts, text: str) -> Evidence:
+    """Return a reading as evidence, with where it is from: NVML, or nvidia-smi in its place."""
+    return Evidence(facts.nvml.need().source, text)
+
+
+def device_id(gpu: GpuFacts) -> str:
+    """Return the PCI device id in four hex digits (1db5), empty where NVML does not tell."""
+    return (value(gpu.pci.device_id) or "")[2:6].lower()
+
+
+def is_volta(gpu: GpuFacts) -> bool:
+    """Say whether it is a Volta card. Raises Missing where NVML does not tell."""
+    capability = value(gpu.compute_capability)
+    if capability is None:
+        text = shown(gpu.compute_capability)
+        raise Missing(f"NVML does not tell whether it is a Volta card: compute capability {text}.")
+    return capability == compat().volta.compute_capability
+
+
+def setting(facts: Facts, gpu: GpuFacts, to: tuple[str, str], undo: tuple[str, str]) -> list[Step]:
+    """Return the step that sets a GPU by an option of nvidia-smi, none where it cannot be set here.
+
+    A container may see a GPU and not set it.
+    """
+    host, uuid = facts.host.data, value(gpu.uuid)
+    if uuid is None or host is None or host.container:
+        return []
+    command = ["nvidia-smi", "-i", uuid]
+    return [Step(run=[*command, *to], undo=[*command, *undo])]
+
+
 def unopened(row: Row, gpu: GpuFacts) -> Finding:
     """Say that nothing is known of a GPU that NVML could not open."""
     return row.unknown(f"NVML cannot open it: {shown(gpu.handle_error)}.", subject=subject(gpu))
 
 
-@check("nvml-abi")
-def nvml_abi(facts: Facts, row: Row) -> Finding:
-    """A binding for another branch calls functions that are not there or misreads structures."""
-    nvml, pid_max = facts.nvml.need(), facts.processes.need().pid_max
-    lacking = (path for path, error in errors(nvml) if error.error == _FUNCTION_NOT_FOUND)
-    # gpus.0.ecc.current and gpus.1.ecc.current are one function
-    missing = list(dict.fromkeys(re.sub(r"\b\d+\b", "N", path) for path in lacking))
-    wild = [
-        process.pid
-        for gpu in gpus(facts)
-        for reading in (gpu.compute_processes, gpu.graphics_processes)
-        for process in value(reading) or []
-        if process.pid > pid_max
-    ]
-    versions = f"NVML {shown(nvml.nvml_version)}, driver {shown(nvml.driver_version)}"
-    seen = Evidence("NVML", versions)
-    if missing:
-        names = ", ".join(missing[:5]) + (f" and {len(missing) - 5} more" if missing[5:] else "")
-        return row.warn(f"The driver's library lacks functions for: {names}.", seen)
-    if wild:
-        text = f"A process list holds pid {wild[0]}, above kernel.pid_max {pid_max}."
-        return row.warn(text, seen, Evidence("/proc/sys/kernel/pid_max", str(pid_max)))
-    return row.ok(f"Binding and library agree ({versions}).", seen)
+def per_gpu(judge: GpuCheck) -> Callable[[Facts, Row], Iterable[Finding]]:
+    """Make a check of a function that judges one GPU: a finding for each, with it as the subject.
+
+    A GPU that NVML could not open is unknown; one of another generation is skipped where the row
+    is for Volta.
+    """
+
+    def judge_each(facts: Facts, row: Row) -> Iterable[Finding]:
+        for gpu in gpus(facts):
+            yield structs.replace(_judge(judge, facts, row, gpu), subject=subject(gpu))
+
+    return judge_each
 
 
-@check("vbios-mix")
-def vbios_mix(facts: Facts, row: Row) -> Iterable[Finding]:
-    """Compare GPUs of one board part number with each other only."""
-    by_part: dict[str, dict[str, list[str]]] = {}
-    for gpu in gpus(facts):
-        part, vbios = value(gpu.part_number), value(gpu.vbios)
-        if gpu.handle_error:
-            yield unopened(row, gpu)
-            continue
-        if unsupported(gpu.part_number):
-            yield row.skip("This card has no board part number.", subject=subject(gpu))
-            continue
-        if part is None or vbios is None:
-            text = f"part number {shown(gpu.part_number)}, VBIOS {shown(gpu.vbios)}"
-            yield row.unknown(f"NVML does not tell: {text}.", subject=subject(gpu))
-            continue
-        by_part.setdefault(part, {}).setdefault(vbios, []).append(subject(gpu))
-    for part, by_vbios in by_part.items():
-        seen = [Evidence("NVML", f"{vbios}: {', '.join(g)}") for vbios, g in by_vbios.items()]
-        if len(by_vbios) > 1:
-            text = f"Part {part} runs {len(by_vbios)} VBIOS versions: {', '.join(by_vbios)}."
-            yield row.warn(text, *seen, subject=f"part {part}")
-        else:
-            yield row.ok(f"VBIOS {next(iter(by_vbios))}.", *seen, subject=f"part {part}")
-
-
-@check("ecc-mode")
-def ecc_mode(facts: Facts, row: Row) -> Iterable[Finding]:
-    """Without ECC a failing card gives wrong answers in place of an error."""
-    for gpu in gpus(facts):
-        current, pending = gpu.ecc.current, gpu.ecc.pending
-        seen = Evidence("NVML", f"current {shown(current)}, pending {shown(pending)}")
-        name = subject(gpu)
-        if gpu.handle_error:
-            yield unopened(row, gpu)
-        elif unsupported(current):
-            yield row.skip("This card has no ECC mode.", seen, subject=name)
-        elif value(current) is None or value(pending) is None:
-            yield row.unknown("NVML does not tell the ECC mode.", seen, subject=name)
-        elif not current and not pending:
-            yield row.warn("ECC is off.", seen, subject=name)
-        elif current != pending:
-            turns = "on" if pending else "off"
-            yield row.warn(f"ECC turns {turns} at the next boot.", seen, subject=name)
-        else:
-            yield row.ok("ECC is on.", seen, subject=name)
+def _judge(judge: GpuCheck, facts: Facts, row: Row, gpu: GpuFacts) -> Finding:
+    if gpu.handle_error:
+        return unopened(row, gpu)
+    try:
+        if row.gpu == "volta" and not is_volta(gpu):
+            name, capability = shown(gpu.name), shown(gpu.compute_capability)
+            return row.skip(f"{name} is no Volta card (compute capability {capability}).")
+        return judge(facts, row, gpu)
+    except Inapplicable as reason:
+        return row.skip(str(reason))
+    except Missing as reason:
+        return row.unknown(str(reason))

@@ -1,10 +1,13 @@
 """Does nvidia-smi answer, and what does it say that NVML does not?"""
 
+import re
 from collections.abc import Iterable
 
 from volta_doctor.catalog import Row
+from volta_doctor.checks.gpu import is_volta, subject
 from volta_doctor.checks.registry import check
 from volta_doctor.facts.model import Facts, Missing
+from volta_doctor.facts.nvml import value
 from volta_doctor.facts.smi import COMMAND, LIMIT_S, SmiFacts
 from volta_doctor.findings import Evidence, Finding
 
@@ -82,3 +85,22 @@ def smi_hang(facts: Facts, row: Row) -> Finding:
     if smi.timed_out:
         return row.fail(f"nvidia-smi has not returned after {LIMIT_S:g} s.", seen)
     return row.ok(f"nvidia-smi answered in {smi.seconds:.1f} s.", seen)
+
+
+@check("rows-na")
+def rows_na(facts: Facts, row: Row) -> Iterable[Finding]:
+    """A card that counts remapped rows is of a newer generation, whatever it is called."""
+    smi = answered(facts)
+    if not smi.gpus:
+        raise Missing(f"nvidia-smi lists no GPU: {smi.output or 'its output is not XML'}")
+    nvml = {subject(gpu): gpu for gpu in facts.nvml.data.gpus} if facts.nvml.data else {}
+    for gpu in smi.gpus:
+        rows, in_nvml = gpu.remapped_rows, nvml.get(gpu.subject)
+        seen = Evidence(_COMMAND, f"remapped rows: {rows or 'N/A'}")
+        if in_nvml and value(in_nvml.compute_capability) and not is_volta(in_nvml):
+            yield row.skip("It is no Volta card, so it may remap rows.", seen, subject=gpu.subject)
+        elif rows and re.search(r"\d", rows):
+            text = f"It counts remapped rows ({rows}), which no Volta card does."
+            yield row.info(text, seen, subject=gpu.subject)
+        else:
+            yield row.ok("Row remapping reads N/A.", seen, subject=gpu.subject)

@@ -1,0 +1,185 @@
+"""Is every card there, and does its PCIe link run as it should?"""
+
+from collections.abc import Iterable
+from math import ceil
+
+from volta_doctor.catalog import Row
+from volta_doctor.checks.earlier import ago, duration, earlier
+from volta_doctor.checks.gpu import (
+    gpus,
+    is_volta,
+    per_gpu,
+    seen,
+    shown,
+    subject,
+    told,
+    unopened,
+)
+from volta_doctor.checks.registry import check
+from volta_doctor.facts.model import Facts, Missing
+from volta_doctor.facts.nvml import GpuFacts, errors, value
+from volta_doctor.facts.pci import PciDevice, bus_id
+from volta_doctor.findings import Evidence, Finding
+from volta_doctor.profile import card_name
+from volta_doctor.profile import is_volta as is_volta_device
+
+_LOST, _RESET_REQUIRED = 15, 16  # nvmlReturn_t (nvml.h)
+# Drivers that hold a card for a virtual machine: NVML is not to have it.
+_FOR_GUESTS = ("vfio-pci", "pci-stub", "xen-pciback")
+
+# V100 is a Gen3 x16 device (NVIDIA Tesla V100 datasheet).
+_WIDTH, _GENERATION = 16, 3
+# GT/s of each generation; one lost bit in 10^12 makes 0.06 replays a minute for each of them.
+_TRANSFERS = {1: 2.5, 2: 5.0, 3: 8.0, 4: 16.0, 5: 32.0, 6: 64.0}
+_REPLAYS_PER_GT = 0.06
+_SHORTEST_S = 60  # in less time one replay would look like many a minute
+
+
+@check("gpu-count")
+def gpu_count(facts: Facts, row: Row) -> Finding:
+    """A card can be missing from the bus, from the driver or from /dev."""
+    nvml, nodes = facts.nvml.need(), facts.host.need().nvidia_nodes
+    if nvml.init_error:
+        raise Missing(f"NVML did not start: {nvml.init_error.error} ({nvml.init_error.text})")
+    count = value(nvml.device_count)
+    if count is None:
+        raise Missing(f"NVML does not tell the number of GPUs: {shown(nvml.device_count)}.")
+    on_bus = facts.pci.need().gpus
+    for_host = [device for device in on_bus if device.driver not in _FOR_GUESTS]
+    guests = len(on_bus) - len(for_host)
+    evidence = [
+        Evidence("PCI", f"{len(on_bus)} GPUs, {guests} of them held for virtual machines"),
+        seen(facts, f"{count} GPUs"),
+        Evidence("/dev", "nodes not recorded" if nodes is None else f"{len(nodes)} nodes"),
+    ]
+    expected = facts.expect.gpus if facts.expect else None
+    if expected is not None and expected != len(on_bus):
+        text = f"PCI shows {len(on_bus)} GPUs, and such a host has {expected}."
+        return row.fail(text, Evidence("profile", f"{expected} GPUs"), *evidence)
+    container = facts.host.need().container
+    if container and count < len(for_host):
+        if nodes is None:
+            raise Missing(f"NVML shows {count} GPUs, and the nodes in /dev were not recorded.")
+        if len(nodes) == count:
+            text = f"This {container} container is given {count} of the host's {len(for_host)} GPUs"
+            return row.ok(f"{text}: NVML and /dev show those.", *evidence)
+    elif count != len(for_host):
+        return _differ(row, nvml.gpus, for_host, count, evidence)
+    if nodes is not None and len(nodes) > count:
+        text = f"/dev has {len(nodes)} nodes nvidiaN, and NVML shows {count} GPUs"
+        return row.fail(f"{text}: a card is gone or cannot be opened.", *evidence)
+    return row.ok(f"{count} GPUs by PCI and by NVML.", *evidence)
+
+
+def _differ(
+    row: Row, opened: list[GpuFacts], for_host: list[PciDevice], count: int, seen: list[Evidence]
+) -> Finding:
+    listed = {bus_id(value(gpu.pci.bus_id) or "") for gpu in opened}
+    lacking = [device for device in for_host if device.bus_id not in listed]
+    names = ", ".join(f"{card_name(device)} at {device.bus_id}" for device in lacking)
+    text = f"PCI shows {len(for_host)} GPUs, NVML shows {count}. Not in NVML: {names or 'none'}."
+    volta = any(is_volta_device(device) for device in for_host)
+    if volta and lacking and not any(is_volta_device(device) for device in lacking):
+        return row.warn(f"{text} This driver may be too new or too old for that card.", *seen)
+    return row.fail(text, *seen)
+
+
+@check("gpu-lost")
+def gpu_lost(facts: Facts, row: Row) -> Iterable[Finding]:
+    """A card that has left the bus answers no call, or every call with the same error."""
+    for gpu in gpus(facts):
+        name = subject(gpu)
+        lost = [path for path, error in errors(gpu) if error.error == _LOST]
+        stuck = [path for path, error in errors(gpu) if error.error == _RESET_REQUIRED]
+        if lost:
+            text = f"The GPU is lost: {len(lost)} NVML call(s) return 15."
+            yield row.fail(text, seen(facts, f"{lost[0]}: error 15"), subject=name)
+        elif stuck:
+            text = f"The GPU waits for a reset: {len(stuck)} NVML call(s) return 16."
+            yield row.fail(text, seen(facts, f"{stuck[0]}: error 16"), subject=name)
+        elif gpu.handle_error:
+            yield unopened(row, gpu)
+        else:
+            yield row.ok("NVML reads it.", subject=name)
+
+
+@check("pcie-width")
+@per_gpu
+def pcie_width(facts: Facts, row: Row, gpu: GpuFacts) -> Finding:
+    """Half the lanes are half the bandwidth between host and card."""
+    width = told(gpu.pcie.width, "PCIe link width")
+    expected = facts.expect.pcie_width if facts.expect else None
+    if expected is None:
+        expected = _WIDTH if is_volta(gpu) else told(gpu.pcie.width_max, "widest PCIe link")
+    evidence = seen(facts, f"PCIe width {width}, at most {shown(gpu.pcie.width_max)}")
+    text = f"{width} PCIe lanes"
+    if width < expected:
+        return row.fail(f"{text} of {expected}.", evidence)
+    return row.ok(f"{text}.", evidence)
+
+
+@check("pcie-gen")
+@per_gpu
+def pcie_gen(facts: Facts, row: Row, gpu: GpuFacts) -> Finding:
+    """An idle card may slow its link down; a busy one has no reason to."""
+    generation = told(gpu.pcie.generation, "PCIe generation")
+    highest = value(gpu.pcie.generation_max)
+    expected = facts.expect.pcie_generation if facts.expect else None
+    if expected is None:
+        volta = is_volta(gpu)
+        expected = _GENERATION if volta else told(gpu.pcie.generation_max, "highest generation")
+    evidence = seen(
+        facts, f"PCIe generation {generation}, at most {shown(gpu.pcie.generation_max)}"
+    )
+    text = f"PCIe runs at generation {generation}"
+    if generation >= expected:
+        return row.ok(f"{text}.", evidence)
+    host = facts.host.data
+    if highest is not None and highest < expected and host and host.virtual is False:
+        text = f"{text}, and card and slot together reach no more than {highest} of {expected}."
+        return row.fail(text, evidence)
+    busy = told(gpu.utilization.gpu, "utilisation, and so whether it is idle,")
+    state = told(gpu.performance_state, "performance state")
+    if busy > 0 and state == 0:
+        text = f"{text} of {expected} under load ({busy} % busy in P0)."
+        return row.fail(text, evidence, seen(facts, f"utilisation {busy} %, P{state}"))
+    return row.info(f"{text} of {expected} while the card idles, to save power.", evidence)
+
+
+@check("pcie-replay")
+@per_gpu
+def pcie_replay(facts: Facts, row: Row, gpu: GpuFacts) -> Finding:
+    """Each replay is a packet that arrived damaged; a sound link has next to none."""
+    count = told(gpu.pcie.replays, "PCIe replays")
+    width = told(gpu.pcie.width, "PCIe link width")
+    if count == 0:
+        return row.ok("No PCIe replay since the driver was loaded.", seen(facts, "0 replays"))
+    generation = value(gpu.pcie.generation_max) or value(gpu.pcie.generation) or _GENERATION
+    per_lane = _REPLAYS_PER_GT * _TRANSFERS.get(generation, _TRANSFERS[_GENERATION])
+    limit = ceil(round(per_lane * width, 6))
+    evidence = [seen(facts, f"{count} replays, Gen{generation} x{width}")]
+    rise, seconds, since = count, _uptime(facts), "on average since the boot"
+    try:
+        before = earlier(facts, gpu, count, lambda sample: sample.pcie_replays)
+    except Missing:  # the average is the best that can be told
+        before = []
+    window = next((point for point in before if point.age >= _SHORTEST_S), None)
+    if window:
+        rise, seconds, since = count - window.reading, window.age, f"since {ago(window)}"
+        evidence.append(window.evidence)
+    if seconds < _SHORTEST_S:
+        raise Missing(
+            f"{count} PCIe replays, {duration(seconds)} after the boot: too early to tell."
+        )
+    per_minute = rise * 60 / seconds
+    text = (
+        f"{per_minute:.1f} PCIe replays a minute {since}, {count} in all; up to {limit} are sound."
+    )
+    if per_minute > limit:
+        return row.fail(text, *evidence, count=count)
+    return row.ok(text, *evidence)
+
+
+def _uptime(facts: Facts) -> int:
+    host = facts.host.need()
+    return host.time - host.boot_time
