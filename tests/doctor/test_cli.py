@@ -76,7 +76,7 @@ def test_the_schema_refuses_a_report_of_another_shape(doctor, saved):
 @pytest.mark.parametrize(
     ("args", "says"),
     [
-        (["check", "--select", "driver-loded"], "no check 'driver-loded'; there are driver-loaded"),
+        (["check", "--select", "driver-loded"], "no check or area 'driver-loded'; did you mean driver-loaded"),
         (["check", "--select", ","], "names no check"),
         (["check", "--profile", "a100"], "no profile 'a100'; there are cpu, dgx-1"),
         (["check", "--profile", "/no/such.yaml"], "/no/such.yaml: No such file"),

@@ -1,0 +1,51 @@
+"""The command line: one module a verb.
+
+The modules of verbs import the rest of the doctor inside their functions: --help must come at once.
+"""
+
+import sys
+
+import click
+
+from volta_doctor.cli.check import check
+from volta_doctor.cli.diff import diff
+from volta_doctor.cli.explain import explain
+from volta_doctor.cli.fix import fix
+from volta_doctor.cli.listing import listing
+from volta_doctor.cli.snapshot import snapshot
+from volta_doctor.cli.watch import watch
+
+_WRONG_USAGE = 64
+_COULD_NOT_TELL = 3
+_INTERRUPTED = 130
+
+
+@click.group(
+    epilog="Exit codes of every verb: 0 healthy, 1 warnings, 2 failures, 3 could not tell (a"
+    " needed fact could not be had), 64 wrong usage."
+)
+@click.version_option(package_name="volta-stack", prog_name="volta-doctor")
+def cli() -> None:
+    """Say what is wrong with a V100 host, why, and the exact fix."""
+
+
+for verb in (check, fix, watch, snapshot, diff, explain, listing):
+    cli.add_command(verb)
+
+
+def main() -> None:
+    """Run the command line with the exit codes that every verb shares."""
+    try:
+        code = cli.main(prog_name="volta-doctor", standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        code = _WRONG_USAGE
+    except click.Abort:
+        code = _INTERRUPTED
+    except Exception:
+        # Python's own exit code for this is 1, which here would read as "warnings".
+        import traceback
+
+        traceback.print_exc()
+        code = _COULD_NOT_TELL
+    sys.exit(code)

@@ -1,0 +1,71 @@
+"""`volta-doctor diff OLD NEW`: what changed since it worked."""
+
+from typing import TYPE_CHECKING
+
+import click
+
+from volta_doctor.cli.options import Scope, scoped
+
+if TYPE_CHECKING:
+    from volta_doctor.cli.looking import Look
+    from volta_doctor.diff import Change, Turn
+
+
+@click.command()
+@click.argument("old", metavar="OLD")
+@click.argument("new", metavar="NEW")
+@click.option("--format", "form", type=click.Choice(["text", "json"]), default="text")
+@scoped("select", "ignore", "profile", "waivers")
+@click.pass_context
+def diff(context: click.Context, scope: Scope, old: str, new: str, form: str) -> None:
+    """Tell what changed between two snapshots of a host, and which findings turned.
+
+    Errors that grow are judged from OLD on, as by check --snapshot NEW --since OLD. The exit code
+    is that of NEW.
+    """
+    from dataclasses import replace
+
+    from volta_doctor import diff as differ
+    from volta_doctor.cli import looking
+    from volta_doctor.cli.output import show, stdout
+
+    if old == new == "-":
+        raise click.UsageError("OLD and NEW cannot both be stdin")
+    before = looking.look(replace(scope, snapshot=old))
+    after = looking.judged(
+        replace(scope, snapshot=new), looking.since(looking.read(new), before.snapshot)
+    )
+    facts = differ.changes(before.snapshot.facts, after.snapshot.facts)
+    turns = differ.turns(before.report.findings, after.report.findings)
+    told = (_json if form == "json" else _text)(before, after, facts, turns)
+    stdout("table" if form == "text" else form)
+    show(told)
+    context.exit(after.report.summary.exit_code)
+
+
+def _text(before: "Look", after: "Look", facts: "list[Change]", turns: "list[Turn]") -> str:
+    lines = [
+        f"{name}: {look.report.host or 'unnamed host'}, {look.report.taken}, {look.report.tool}"
+        for name, look in (("old", before), ("new", after))
+    ]
+    for section in dict.fromkeys(change.section for change in facts):
+        lines += ["", f"{section}:"]
+        lines += [f"  {change.text}" for change in facts if change.section == section]
+    for kind in dict.fromkeys(turn.kind for turn in turns):
+        lines += ["", f"findings, {kind}:"]
+        lines += [f"  {turn.text}" for turn in turns if turn.kind == kind]
+    if not facts and not turns:
+        lines += ["", "Nothing changed."]
+    was, now = before.report.summary.verdict, after.report.summary.verdict
+    return "\n".join([*lines, "", f"{now} (before: {was})"])
+
+
+def _json(before: "Look", after: "Look", facts: "list[Change]", turns: "list[Turn]") -> str:
+    import msgspec
+
+    sides = {
+        name: {key: getattr(look.report, key) for key in ("host", "taken", "tool", "summary")}
+        for name, look in (("old", before), ("new", after))
+    }
+    whole = {"schema": 1, **sides, "changes": facts, "findings": turns}
+    return msgspec.json.format(msgspec.json.encode(whole), indent=2).decode()

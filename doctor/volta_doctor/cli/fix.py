@@ -1,0 +1,127 @@
+"""`volta-doctor fix`: the plan of remedies, and taking the safe ones."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from volta_doctor.cli.options import Scope, scoped
+
+if TYPE_CHECKING:
+    from volta_doctor.cli.looking import Look
+    from volta_doctor.fix import Fix
+
+_ALL_TAKEN_BACK, _NOT_ALL = 0, 2
+
+
+@click.command()
+@click.option("--apply", "apply_it", is_flag=True, help="Take the safe ones, asking before each.")
+@click.option("--yes", is_flag=True, help="With --apply: do not ask.")
+@click.option("--undo", metavar="JOURNAL", help="Take back what an earlier --apply did.")
+@scoped("snapshot", "select", "ignore", "profile", "waivers", "since", "root")
+@click.pass_context
+def fix(context: click.Context, scope: Scope, apply_it: bool, yes: bool, undo: str | None) -> None:
+    """Print what to do about each problem, its risk, its steps and the way back.
+
+    Causes come without their consequences. --apply takes the steps of risk none, reconfigure and
+    restart; reboots, builds and hardware are for you. What is merely worth knowing (info) is taken
+    in where --select names checks.
+    """
+    if undo:
+        if apply_it or scope != Scope():
+            raise click.UsageError("--undo goes alone: the journal says what to take back")
+        context.exit(_undo(Path(undo)))
+    if apply_it and scope.snapshot:
+        raise click.UsageError("--apply acts on this host: it cannot go with --snapshot")
+    if yes and not apply_it:
+        raise click.UsageError("--yes has no effect without --apply")
+    if apply_it and not yes and not sys.stdin.isatty():
+        raise click.UsageError("--apply asks before each fix and stdin is no terminal: add --yes")
+    from volta_doctor import fix as fixing
+    from volta_doctor.cli.looking import look
+    from volta_doctor.cli.output import show, stdout
+
+    before = look(scope)
+    fixes = fixing.plan(before.report.findings, info=bool(scope.select))
+    stdout("table")
+    show(_heading(before, fixes) + fixing.text(fixes, before.snapshot.facts))
+    code = before.report.summary.exit_code
+    if apply_it and any(not fix.for_you for fix in fixes):
+        code = _apply(scope, before, [fix for fix in fixes if not fix.for_you], yes)
+    context.exit(code)
+
+
+def _heading(look: "Look", fixes: "list[Fix]") -> str:
+    ours = sum(not fix.for_you for fix in fixes)
+    host = look.report.host or "unnamed host"
+    counts = f"{len(fixes)} to fix, {ours} of them by fix --apply" if fixes else "nothing to fix"
+    return f"{host}, {look.report.taken}: {look.report.summary.verdict}; {counts}\n\n"
+
+
+def _apply(scope: Scope, before: "Look", fixes: "list[Fix]", yes: bool) -> int:
+    from volta_doctor import fix as fixing
+    from volta_doctor.cli.looking import look, probe
+    from volta_doctor.diff import turns
+    from volta_doctor.facts.history import state_file
+    from volta_doctor.journal import Journal, StepFailed
+
+    if rootly := [step for fix in fixes for step in fix.remedy.steps if fixing.needs_root(step)]:
+        raise click.ClickException(
+            f"nothing done: {len(rootly)} steps need root, the first is"
+            f" `{fixing.shown(rootly[0])}`: run again with sudo, or --select what needs none"
+        )
+    state = state_file(probe(scope.root))
+    if state is None:
+        raise click.ClickException("nothing done: no place for the journal, as HOME is not set")
+    name = f"fix-{before.report.taken[:19].replace(':', '')}.yaml"
+    journal = Journal(Path(state).parent / "fixes" / name, before.report.host, before.report.taken)
+    failed: list[Fix] = []
+    try:
+        for fix in fixes:
+            if cause := next((f for f in failed if fix.depends_on(f)), None):
+                _say(f"{fix.id}: left out, as {cause.id} could not be fixed")
+            elif yes or _agreed(fix, before):
+                try:
+                    fixing.take(fix, journal, _say)
+                except StepFailed as error:
+                    failed.append(fix)
+                    _say(f"{fix.id}: FAILED: {error}")
+    except KeyboardInterrupt:
+        _say("stopped")
+    if journal.entries:
+        _say(f"journal: {journal.path}\ntake it back: volta-doctor fix --undo {journal.path}")
+    after = look(scope)
+    for turn in turns(before.report.findings, after.report.findings):
+        click.echo(f"{turn.kind}: {turn.text}")
+    click.echo(f"{after.report.summary.verdict} (before: {before.report.summary.verdict})")
+    return after.report.summary.exit_code
+
+
+def _agreed(fix: "Fix", look: "Look") -> bool:
+    from volta_doctor.fix import servers
+
+    running = servers(look.snapshot.facts) if fix.stops else []
+    warning = f" (running now: {', '.join(running)})" if running else ""
+    steps = len(fix.remedy.steps)
+    text = f"{fix.id}: take {steps} step{'s' * (steps > 1)}, risk {fix.remedy.risk}{warning}?"
+    try:
+        return click.confirm(text, err=True)
+    except click.Abort:
+        raise KeyboardInterrupt from None
+
+
+def _undo(path: Path) -> int:
+    from volta_doctor.fix import held_interrupts, run
+    from volta_doctor.journal import Journal, JournalError
+
+    try:
+        journal = Journal.load(path)
+    except JournalError as error:
+        raise click.ClickException(str(error)) from error
+    with held_interrupts(_say):
+        return _ALL_TAKEN_BACK if journal.undo(journal.entries, run, _say) else _NOT_ALL
+
+
+def _say(text: str) -> None:
+    click.echo(text, err=True)

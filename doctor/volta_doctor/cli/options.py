@@ -1,0 +1,113 @@
+"""What to look at and what to judge: the options that the judging verbs share."""
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from volta_doctor.catalog import Row
+
+
+@dataclass(frozen=True)
+class Scope:
+    """Which host and which checks; a verb without one of the options has its default.
+
+    `select` and `ignore` hold what was given, comma lists of ids and areas.
+    """
+
+    select: tuple[str, ...] = ()
+    ignore: tuple[str, ...] = ()
+    snapshot: str | None = None
+    profile: str | None = None
+    waivers: str | None = None
+    since: str | None = None
+    root: str | None = None
+    active: bool = False
+
+
+_OPTIONS = {
+    "snapshot": click.option(
+        "--snapshot", metavar="FILE", help="Judge saved facts (- is stdin), not this host."
+    ),
+    "select": click.option(
+        "--select", metavar="IDS", multiple=True, help="Only these checks and areas (a,b,c)."
+    ),
+    "ignore": click.option(
+        "--ignore", metavar="IDS", multiple=True, help="All but these checks and areas."
+    ),
+    "profile": click.option(
+        "--profile",
+        metavar="NAME|FILE",
+        help="Judge by this profile, or a site's own FILE.yaml, whatever cards there are.",
+    ),
+    "waivers": click.option(
+        "--waivers",
+        metavar="FILE",
+        help="Waivers, in place of /etc/volta-doctor/waivers.yaml and"
+        " ~/.config/volta-doctor/waivers.yaml.",
+    ),
+    "since": click.option(
+        "--since",
+        metavar="FILE",
+        help="Count errors from this earlier snapshot on, not from the last look.",
+    ),
+    "active": click.option(
+        "--active",
+        is_flag=True,
+        help="Measure too: loads the GPUs for minutes; refused beside a running server.",
+    ),
+    "root": click.option(
+        "--root",
+        metavar="DIR",
+        help="Install root to judge: $VOLTA_ROOT, else /opt/volta or ~/.local/share/volta.",
+    ),
+}
+_OF_A_HOST = ("root", "active")
+
+
+def scoped(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command the named options, all by default; it gets them as one `scope`."""
+    taken = names or tuple(_OPTIONS)
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(command)
+        def run(*args: Any, **given: Any) -> None:
+            scope = Scope(**{f.name: given.pop(f.name) for f in fields(Scope) if f.name in taken})
+            for name in _OF_A_HOST:
+                if scope.snapshot and getattr(scope, name):
+                    raise click.UsageError(
+                        f"--{name} has no effect with --snapshot: choose one of them"
+                    )
+            command(*args, scope=scope, **given)
+
+        for name in reversed(taken):
+            run = _OPTIONS[name](run)
+        return run
+
+    return decorate
+
+
+def selected(scope: Scope) -> "list[Row]":
+    """Return the rows to judge. Raises click.UsageError for a name that is no check and no area."""
+    from volta_doctor.catalog import AREAS, checks, nearest
+
+    rows = checks()
+
+    def ids(option: str, given: tuple[str, ...]) -> set[str]:
+        names = [part for text in given for part in text.replace(",", " ").split()]
+        for name in names:
+            if name not in rows and name not in AREAS:
+                like = nearest(name, [*rows, *AREAS])
+                raise click.UsageError(f"--{option}: no check or area {name!r}{like}")
+        if given and not names:
+            raise click.UsageError(f"--{option} names no check")
+        return {row.id for row in rows.values() if row.id in names or row.area in names}
+
+    wanted = ids("select", scope.select) if scope.select else set(rows)
+    wanted -= ids("ignore", scope.ignore)
+    if not wanted:
+        raise click.UsageError("--ignore leaves no check of those selected")
+    return [row for row in rows.values() if row.id in wanted]

@@ -1,0 +1,50 @@
+"""Where a report goes: stdout, or a file that appears whole."""
+
+import io
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, TextIO
+
+import click
+
+if TYPE_CHECKING:
+    from volta_doctor.report import Report
+
+
+def show(text: str) -> None:
+    """Write to stdout; a reader that has left (head, less) does not change the verdict."""
+    try:
+        print(text.removesuffix("\n"), flush=True)  # noqa: T201 - the report itself
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def stdout(form: str) -> TextIO:
+    """Return stdout, ready for text of that format."""
+    if form == "table":
+        sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]  # a log may hold anything
+    else:
+        sys.stdout.reconfigure(encoding="utf-8")  # type: ignore[union-attr]  # as JSON must be
+    return sys.stdout
+
+
+def save(path: str, data: bytes) -> None:
+    """Write a file that appears whole or not at all. Raises click.ClickException."""
+    from volta_doctor.files import write
+
+    try:
+        write(Path(path), data)
+    except OSError as error:
+        raise click.ClickException(f"{path}: {error.strerror}") from error
+
+
+def publish(report: "Report", form: str, output: str | None, verbose: bool) -> None:
+    """Write a report in one of report.FORMATS to a file, or to stdout."""
+    from volta_doctor.report import FORMATS
+
+    if output is None or output == "-":
+        show(FORMATS[form](report, stdout(form), verbose))
+        return
+    text = FORMATS[form](report, io.StringIO(), verbose)
+    save(output, f"{text.removesuffix(chr(10))}\n".encode())
