@@ -1,14 +1,17 @@
 """A host made of files and canned answers, and facts made by changing healthy ones."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from volta_doctor.facts.model import Snapshot, decode
+from volta_doctor.findings import Finding
 from volta_doctor.probe import Answer, CannotLook, Completed, Disk, Probe
+from volta_doctor.profile import Profile
+from volta_doctor.report import Report, build
 
 
 class FakeProbe(Probe):
@@ -144,3 +147,16 @@ def snapshot_with(healthy: bytes) -> Callable[[Mapping[str, Any]], Snapshot]:
         return decode(json.dumps(raw).encode())
 
     return change
+
+
+@pytest.fixture
+def report(snapshot_with: Callable[..., Snapshot]) -> Callable[..., Report]:
+    """Return a report on the given findings of a host with two V100s."""
+    from volta_doctor.judge import fold, rank
+
+    def make(*findings: Finding, notes: Sequence[str] = ()) -> Report:
+        reason = "2 x Tesla V100 SXM2 32GB (10de:1db5)"
+        profile = Profile(name="v100-sxm2", gpu="volta", reason=reason)
+        return build(snapshot_with({}), profile, rank(fold(list(findings))), notes)
+
+    return make

@@ -8,24 +8,13 @@ from msgspec import structs
 
 from volta_doctor.catalog import checks
 from volta_doctor.findings import Evidence, Step, Waived
-from volta_doctor.judge import fold, rank
-from volta_doctor.profile import Profile
-from volta_doctor.report import FORMATS, Report, build
+from volta_doctor.report import FORMATS
 
 ROWS = checks()
-PROFILE = Profile(name="v100-sxm2", gpu="volta", reason="2 x Tesla V100 SXM2 32GB (10de:1db5)")
 
 
 def found(check_id, status, message="It is so.", *evidence, subject="host", **more):
     return getattr(ROWS[check_id], status)(message, *evidence, subject=subject, **more)
-
-
-@pytest.fixture
-def report(snapshot_with):
-    def make(*findings, notes=()) -> Report:
-        return build(snapshot_with({}), PROFILE, rank(fold(list(findings))), notes)
-
-    return make
 
 
 @pytest.fixture

@@ -102,4 +102,6 @@ def _format(name: str) -> Format:
 
 # Each is the module of its name in this package, loaded when it is used; its `render` returns the
 # whole report as text. `file` is where the text will go (width, colours), `verbose` asks for all.
-FORMATS: dict[str, Format] = {name: _format(name) for name in ("table", "json")}
+FORMATS: dict[str, Format] = {
+    name: _format(name) for name in ("table", "json", "junit", "sarif", "prometheus", "markdown")
+}

@@ -1,0 +1,93 @@
+"""Markdown for an issue or a wiki: verdict, a table of the problems, and the details folded."""
+
+import re
+from collections.abc import Iterator
+from typing import TextIO
+
+from volta_doctor.findings import SEVERITY, Status
+from volta_doctor.report import Report
+from volta_doctor.report.groups import Group, command, few, grouped, place
+
+_SPECIAL = re.compile(r"([\\`*_\[\]<>|~#])")
+_QUIET = (Status.OK, Status.SKIP)
+_FEW = 3
+
+
+def render(report: Report, _file: TextIO, verbose: bool) -> str:
+    """Return the report; without `verbose` no ok, no skip, nothing folded."""
+    groups = grouped(
+        report.findings,
+        lambda f: verbose or not (f.folded_under or f.status in _QUIET),
+    )
+    return "\n".join([*_head(report), *_table(groups), *_details(groups)]).rstrip("\n")
+
+
+def _head(report: Report) -> Iterator[str]:
+    summary, profile = report.summary, report.profile
+    names = [status.value for status in SEVERITY] + ["waived"]
+    counts = [f"{getattr(summary, name)} {name}" for name in names if getattr(summary, name)]
+    yield f"## {_text(report.host or 'unnamed host')}: {summary.verdict}\n"
+    yield f"{', '.join(counts)}; {summary.folded} folded under their cause.\n"
+    yield f"Profile {_text(profile.name)}: {_text(profile.reason)}.  "
+    yield f"{report.taken}, {_text(report.tool)}\n"
+    for note in report.notes:
+        yield f"> {_text(note)}\n"
+
+
+def _table(groups: list[Group]) -> Iterator[str]:
+    if not groups:
+        return
+    yield "| | check | found | fix |"
+    yield "|---|---|---|---|"
+    for group in groups:
+        remedy = group.first.remedy
+        fix = f"{_text(remedy.fix)} *{remedy.risk}*" if _has_fix(group) else ""
+        ids = "<br>".join(_text(check_id) for check_id in group.ids)
+        yield f"| {group.label.upper()} | {ids} | {_found(group)} | {fix} |"
+    yield ""
+
+
+def _found(group: Group) -> str:
+    told = []
+    for message, subjects in group.messages.items():
+        where = f"{few(subjects, _FEW)}: " if subjects else ""
+        told.append(_text(f"{where}{message}"))
+    if waived := group.first.waived:
+        told.append(f"*Waived until {_text(waived.expires)}: {_text(waived.reason)}*")
+    return "<br>".join(told)
+
+
+def _details(groups: list[Group]) -> Iterator[str]:
+    for group in groups:
+        lines = [f"{place(seen)}: {seen.text}" for seen in group.evidence]
+        commands = [command(step) for step in group.steps if step.run]
+        if not (lines or commands or group.hides):
+            continue
+        yield f"<details><summary>{_html(', '.join(group.ids))}</summary>\n"
+        for title, content in (("Seen", lines), ("To run", commands)):
+            if content:
+                yield f"{title}:\n\n{_fenced(content)}\n"
+        if group.hides:
+            yield f"Hides: {_text(', '.join(group.hides))}\n"
+        yield "</details>\n"
+
+
+def _has_fix(group: Group) -> bool:
+    return group.first.status in (Status.FAIL, Status.WARN, Status.INFO) and not group.first.waived
+
+
+def _text(text: str) -> str:
+    """Escape what Markdown would take for markup, and keep it on one line."""
+    return _SPECIAL.sub(r"\\\1", " ".join(text.split())).replace("&", "&amp;")
+
+
+def _html(text: str) -> str:
+    return text.replace("&", "&amp;").replace("<", "&lt;")
+
+
+def _fenced(lines: list[str]) -> str:
+    """Put lines into a code block whose fence none of them can close."""
+    text = "\n".join(lines)
+    longest = max((len(run) for run in re.findall(r"`+", text)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return f"{fence}text\n{text}\n{fence}"

@@ -1,0 +1,80 @@
+"""Prometheus text format, for node_exporter's textfile collector.
+
+A check's series carries its present status as a label and goes when that changes; the other
+series are always there, so that an alert can tell a healthy host from one that is not looked at.
+"""
+
+from collections.abc import Iterable, Iterator
+from datetime import datetime
+from typing import NamedTuple, TextIO
+
+from volta_doctor.findings import SEVERITY
+from volta_doctor.report import Report
+
+
+class Metric(NamedTuple):
+    """A gauge, what it means, and its samples by labels."""
+
+    name: str
+    text: str
+    samples: Iterable[tuple[dict[str, str], float]]
+
+
+def render(report: Report, _file: TextIO, _verbose: bool) -> str:
+    """Return the whole report, whatever is asked."""
+    return "\n".join(line for metric in _metrics(report) for line in _lines(metric))
+
+
+def _metrics(report: Report) -> Iterator[Metric]:
+    summary, profile = report.summary, report.profile
+    yield Metric(
+        "volta_doctor_check",
+        "1 with the present status of each check on each subject; waived is a status of its own.",
+        [
+            (
+                {
+                    "id": finding.id,
+                    "area": finding.area,
+                    "subject": finding.subject,
+                    "status": "waived" if finding.waived else finding.status.value,
+                },
+                1,
+            )
+            for finding in report.findings
+        ],
+    )
+    yield Metric(
+        "volta_doctor_findings",
+        "Findings by status.",
+        [
+            ({"status": name}, getattr(summary, name))
+            for name in (*(status.value for status in SEVERITY), "waived")
+        ],
+    )
+    yield Metric(
+        "volta_doctor_exit_code",
+        "0 healthy, 1 warnings, 2 failures, 3 could not tell.",
+        [({}, summary.exit_code)],
+    )
+    yield Metric(
+        "volta_doctor_last_run_timestamp_seconds",
+        "When the facts were taken.",
+        [({}, datetime.fromisoformat(report.taken).timestamp())],
+    )
+    yield Metric(
+        "volta_doctor_info",
+        "1 with the tool and the profile that judged.",
+        [({"tool": report.tool, "profile": profile.name, "gpu": profile.gpu}, 1)],
+    )
+
+
+def _lines(metric: Metric) -> Iterator[str]:
+    yield f"# HELP {metric.name} {metric.text}"
+    yield f"# TYPE {metric.name} gauge"
+    for labels, value in metric.samples:
+        pairs = ",".join(f'{name}="{_escaped(text)}"' for name, text in labels.items())
+        yield f"{metric.name}{{{pairs}}} {value:.15g}" if pairs else f"{metric.name} {value:.15g}"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
