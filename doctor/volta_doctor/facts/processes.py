@@ -1,46 +1,62 @@
-"""The `processes` section: who has a GPU open, and who of them is stuck in the kernel."""
-
-import re
+"""The `processes` section: who has a GPU open, who is stuck in the kernel, which tools run."""
 
 import msgspec
+from msgspec import structs
 
+from volta_doctor.facts import proc
 from volta_doctor.probe import CannotLook, Probe
 
 STUCK_S = 10.0
-_SAMPLES = 40  # in that time
+
+# Programs that checks ask for by name.
+DISPLAY_SERVERS = frozenset(
+    {"Xorg", "Xwayland", "gnome-shell", "kwin_x11", "kwin_wayland", "weston", "sway", "mutter"}
+)
+COMPILERS = frozenset({"nvcc", "cicc", "ptxas", "cudafe++", "ninja", "cc1plus"})
+DAEMONS = frozenset({"nvidia-cuda-mps-control", "nvidia-cuda-mps-server", "nvidia-persistenced"})
+TOOLS = DISPLAY_SERVERS | COMPILERS | DAEMONS
+_KERNEL_NAME = 15  # bytes that the kernel keeps of a name
 
 
-class GpuUser(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A process with /dev/nvidia* open, or one in D state whose files may not be seen.
+class Process(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A process, and the systemd service or the container (beginning of its id) that it is in.
 
-    `stuck` means D state in every sample of ten seconds.
+    A long `name` is whole where this user may see it, else its first 15 bytes.
     """
 
     pid: int
     name: str
     state: str
+    ppid: int = 0
+    uid: int | None = None
+    unit: str | None = None
+    container: str | None = None
+
+
+class GpuUser(Process, frozen=True, kw_only=True, omit_defaults=True):
+    """A process with /dev/nvidia* open, or one in D state whose files may not be seen.
+
+    `stuck` means D state in every sample of ten seconds.
+    """
+
     devices: list[str] | None = None
     stuck: bool = False
 
 
-class ProcessesFacts(msgspec.Struct, frozen=True, kw_only=True):
+class ProcessesFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The pid limit and the processes of interest.
 
-    `hidden` counts processes whose open files this user may not see.
+    `tools` are display servers, compilers and NVIDIA's daemons. `hidden` counts processes whose
+    open files this user may not see.
     """
 
     pid_max: int
     gpu_users: list[GpuUser]
     hidden: int
+    tools: list[Process] = []
 
 
-def parse_stat(text: str) -> tuple[str, str]:
-    """Return name and state of /proc/PID/stat; the name may hold spaces and parentheses."""
-    match = re.match(r"\d+ \((.*)\) (\S)", text, re.DOTALL)
-    return (match[1], match[2]) if match else ("", "")
-
-
-def open_devices(probe: Probe, pid: str) -> list[str] | None:
+def open_devices(probe: Probe, pid: int) -> list[str] | None:
     """Return the NVIDIA devices that a process has open, None where that is hidden."""
     try:
         fds = probe.names(f"/proc/{pid}/fd")
@@ -53,41 +69,54 @@ def open_devices(probe: Probe, pid: str) -> list[str] | None:
 def collect(probe: Probe) -> ProcessesFacts:
     """Walk /proc. Never reads cmdline, which blocks on a process stuck in a memory fault."""
     pid_max = int(probe.text("/proc/sys/kernel/pid_max"))
-    if not any(name.startswith("nvidia") for name in probe.names("/dev")):
-        return ProcessesFacts(pid_max=pid_max, gpu_users=[], hidden=0)
-    users: list[GpuUser] = []
+    processes = probe.once(proc.table)
+    users: dict[int, list[str] | None] = {}
     hidden = 0
-    for pid in filter(str.isdigit, probe.names("/proc")):
-        try:
-            name, state = parse_stat(probe.text(f"/proc/{pid}/stat"))
-        except CannotLook:
-            continue  # it has just ended
-        devices = open_devices(probe, pid)
-        hidden += devices is None
-        if devices or (devices is None and state == "D"):
-            users.append(GpuUser(pid=int(pid), name=name, state=state, devices=devices))
-    stuck = find_stuck(probe, {user.pid for user in users if user.state == "D"})
-    users = [msgspec.structs.replace(user, stuck=user.pid in stuck) for user in users]
-    return ProcessesFacts(pid_max=pid_max, gpu_users=users, hidden=hidden)
+    if any(name.startswith("nvidia") for name in probe.names("/dev")):
+        for pid, process in processes.items():
+            devices = open_devices(probe, pid)
+            hidden += devices is None
+            if devices or (devices is None and process.state == "D"):
+                users[pid] = devices
+    stuck = proc.find_stuck(probe, {pid for pid in users if processes[pid].state == "D"}, STUCK_S)
+    return ProcessesFacts(
+        pid_max=pid_max,
+        gpu_users=[
+            GpuUser(
+                **structs.asdict(_described(probe, processes[pid])),
+                devices=devices,
+                stuck=pid in stuck,
+            )
+            for pid, devices in users.items()
+        ],
+        hidden=hidden,
+        tools=[
+            _described(probe, process)
+            for process in processes.values()
+            if _full_names(process.name)
+        ],
+    )
 
 
-def find_stuck(probe: Probe, suspects: set[int]) -> set[int]:
-    """Return the processes that stay in D state.
+def _described(probe: Probe, process: proc.Process) -> Process:
+    owner = proc.cgroup_of(probe, process.pid)
+    return Process(
+        pid=process.pid,
+        name=_full_name(probe, process),
+        state=process.state,
+        ppid=process.ppid,
+        uid=proc.uid_of(probe, process.pid),
+        unit=owner.unit,
+        container=owner.container,
+    )
 
-    Most are in it for a moment (nvidia-smi, which the doctor runs meanwhile, is one of them): the
-    wait ends with the last that has left it.
-    """
-    for _ in range(_SAMPLES):
-        if not suspects:
-            break
-        probe.sleep(STUCK_S / _SAMPLES)
-        suspects = {pid for pid in suspects if state_of(probe, pid) == "D"}
-    return suspects
+
+def _full_names(name: str) -> list[str]:
+    return [tool for tool in TOOLS if tool[:_KERNEL_NAME] == name]
 
 
-def state_of(probe: Probe, pid: int) -> str | None:
-    """Return a process's state, None when it has ended."""
-    try:
-        return parse_stat(probe.text(f"/proc/{pid}/stat"))[1]
-    except CannotLook:
-        return None
+def _full_name(probe: Probe, process: proc.Process) -> str:
+    """Return a tool's whole name; both of MPS's programs begin with the same 15 bytes."""
+    names = _full_names(process.name)
+    exe = (probe.link(f"/proc/{process.pid}/exe") or "").rsplit("/", 1)[-1]
+    return exe if exe in names else names[0] if len(names) == 1 else process.name
