@@ -1,11 +1,11 @@
-"""Fake V100s: a libnvidia-ml.so.1 that answers from a snapshot of the doctor's NVML facts.
+"""Fake V100 hosts: a libnvidia-ml.so.1, an nvidia-smi and a /sys that answer from a snapshot.
 
-python tests/fakegpu/fakegpu.py run v100-sxm2-16gb-x8 -- bash     a shell on that host
+python tests/fakegpu/fakegpu.py run dgx-1 -- volta-doctor check   what the doctor says of that host
+python tests/fakegpu/fakegpu.py run dgx-1 -- bash                 a shell on it
 python tests/fakegpu/fakegpu.py boot                              in there: what a reboot does
-python tests/fakegpu/fakegpu.py expand ecc-pending                the whole snapshot, as JSON
+python tests/fakegpu/fakegpu.py expand ecc-dbe-vol                the whole snapshot, as JSON
 
-A snapshot is the NVML section of the doctor's facts, or what differs from one: `{"base": a file
-beside it, "set": {"gpus.2.ecc.pending": false}, "omit": [functions that the driver lacks]}`.
+tests/data/fakegpu/README.md says what a snapshot is and which there are.
 """
 
 import json
@@ -13,15 +13,15 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import click
+from fakehost import make_tree
+from snapshots import STATE_VARIABLE, Fake, flatten, load
 
 SOURCES = Path(__file__).parent
-SNAPSHOTS = SOURCES.parent / "data" / "fakegpu"
-STATE_VARIABLE = "VOLTA_FAKE_NVML"
 
 # What a reboot does to a GPU: what the driver held is back at its default ...
 RESET_AT_BOOT = {
@@ -43,62 +43,34 @@ COPIED_AT_BOOT = {
 }
 
 
-def load(snapshot: str | Path) -> tuple[dict[str, Any], list[str]]:
-    """The facts and the omitted functions of a snapshot: a file, or a name in the test data."""
-    path = Path(snapshot)
-    if path.suffix != ".json":
-        path = SNAPSHOTS / f"{snapshot}.json"
-    content = json.loads(path.read_text())
-    if "base" not in content:
-        return content, []
-    facts, omit = load(path.parent / content["base"])
-    for dotted, value in content.get("set", {}).items():
-        *parents, last = (int(step) if step.isdigit() else step for step in dotted.split("."))
-        place: Any = facts
-        for step in parents:
-            place = place[step]
-        place[last] = value
-    return facts, omit + content.get("omit", [])
-
-
-def flatten(value: Any, path: str = "") -> Iterator[str]:
-    """The lines of the library's state: `path=value` or `path!error`; a list is its size first."""
-    prefix = f"{path}." if path else ""
-    match value:
-        case {"error": code}:
-            yield f"{path}!{code}"
-        case dict():
-            for name, item in value.items():
-                yield from flatten(item, f"{prefix}{name}")
-        case list():
-            yield f"{path}={len(value)}"
-            for index, item in enumerate(value):
-                yield from flatten(item, f"{prefix}{index}")
-        case bool():
-            yield f"{path}={value:d}"
-        case int() | str():
-            yield f"{path}={value}"
-
-
-def build(directory: Path, omit: Sequence[str] = ()) -> None:
-    """Compile the library into `directory`, without the functions in `omit`."""
+def build(directory: Path, omit: Sequence[str] = ()) -> Path:
+    """Compile the library into `directory`, without the functions in `omit`; return its path."""
     exports = directory / "exports.map"
     exports.write_text(f"{{ global: nvml*; local: {' '.join(f'{name};' for name in omit)} *; }};\n")
+    library = directory / "libnvidia-ml.so.1"
     command = ["cc", "-std=c11", "-O1", "-shared", "-fPIC", f"-Wl,--version-script={exports}"]
-    subprocess.run(
-        [*command, "-o", directory / "libnvidia-ml.so.1", *sorted(SOURCES.glob("*.c"))], check=True
-    )
+    subprocess.run([*command, "-o", library, *sorted(SOURCES.glob("*.c"))], check=True)
+    return library
 
 
 def environment(library: Path, state: Path) -> dict[str, str]:
-    """The environment of a process on the host of `state`; `library` is where build() wrote."""
+    """The environment of a process for which `library`, a directory, answers from `state`."""
     paths = [str(library), *filter(None, [os.environ.get("LD_LIBRARY_PATH")])]
     return os.environ | {"LD_LIBRARY_PATH": ":".join(paths), STATE_VARIABLE: str(state)}
 
 
-def write_state(state: Path, facts: dict[str, Any]) -> None:
+def write_state(state: Path, fake: Fake) -> None:
     """Write the state that the library reads."""
-    state.write_text("\n".join(flatten(facts)) + "\n")
+    state.write_text("\n".join(flatten(fake.state)) + "\n")
+
+
+def host_environment(directory: Path, fake: Fake, library: Path | None = None) -> dict[str, str]:
+    """Make a whole host in `directory`; return the environment of a process on it."""
+    write_state(directory / "state", fake)
+    library = library or build(directory, fake.omit)
+    root = make_tree(directory / "root", fake, library)
+    env = environment(root / "usr/lib/x86_64-linux-gnu", directory / "state")
+    return env | {"VOLTA_DOCTOR_SYSROOT": str(root)}
 
 
 def reboot(state: Path) -> None:
@@ -121,17 +93,13 @@ def main() -> None:
     """Fake V100s for tests and demos."""
 
 
-@main.command()
+@main.command(context_settings={"ignore_unknown_options": True})
 @click.argument("snapshot")
 @click.argument("command", nargs=-1, required=True)
 def run(snapshot: str, command: tuple[str, ...]) -> None:
     """Run COMMAND on the host of SNAPSHOT (a file, or a name in tests/data/fakegpu)."""
-    facts, omit = load(snapshot)
     with tempfile.TemporaryDirectory(prefix="fakegpu-") as name:
-        directory = Path(name)
-        build(directory, omit)
-        write_state(directory / "state", facts)
-        env = environment(directory, directory / "state")
+        env = host_environment(Path(name), load(snapshot))
         sys.exit(subprocess.run(command, env=env, check=False).returncode)
 
 
@@ -146,8 +114,7 @@ def boot(state: Path) -> None:
 @click.argument("snapshot")
 def expand(snapshot: str) -> None:
     """Print the whole of SNAPSHOT as JSON."""
-    facts, _ = load(snapshot)
-    click.echo(json.dumps(facts, indent=1))
+    click.echo(json.dumps(asdict(load(snapshot)), indent=1))
 
 
 if __name__ == "__main__":

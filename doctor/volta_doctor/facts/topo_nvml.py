@@ -95,9 +95,7 @@ def _path(one: Any, other: Any) -> str:
 
 
 def _status(one: Any, other: Any) -> str:
-    return _STATUSES.get(
-        nvml.nvmlDeviceGetP2PStatus(one, other, nvml.NVML_P2P_CAPS_INDEX_READ), "U"
-    )
+    return _STATUSES.get(nvml.nvmlDeviceGetP2PStatus(one, other, _READ), "U")
 
 
 def _uuid(gpu: Any, index: int) -> str:

@@ -1,11 +1,10 @@
 """Hosts with fake V100s, on which real pynvml runs."""
 
-import importlib.util
 import os
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -15,6 +14,7 @@ import pytest
 
 import volta_doctor
 from volta_doctor.facts.nvml import NvmlFacts
+from volta_doctor.facts.topo import TopoFacts
 
 FAKEGPU = Path(__file__).parents[2] / "fakegpu" / "fakegpu.py"
 
@@ -24,7 +24,9 @@ def run_python(code: str, env: dict[str, str]) -> bytes:
     package = str(Path(volta_doctor.__file__).parents[1])
     command = [sys.executable, "-c", code]
     env = env | {"PYTHONPATH": package}
-    return subprocess.run(command, env=env, check=True, capture_output=True).stdout
+    done = subprocess.run(command, env=env, check=False, capture_output=True)
+    assert done.returncode == 0, done.stderr.decode()
+    return done.stdout
 
 
 def collector_facts(env: dict[str, str]) -> NvmlFacts:
@@ -48,6 +50,14 @@ class FakeHost:
         """The collector's facts of this host."""
         return collector_facts(self.env)
 
+    def topo(self) -> TopoFacts:
+        """The topology as real pynvml tells it."""
+        code = (
+            "import sys, msgspec; from volta_doctor.facts.topo_nvml import read_host;"
+            "sys.stdout.buffer.write(msgspec.json.encode(read_host()))"
+        )
+        return msgspec.json.decode(run_python(code, self.env), type=TopoFacts)
+
     def python(self, code: str) -> str:
         """What `code` prints here, with pynvml initialised and GPU 0's handle in `gpu`."""
         start = "import pynvml as nvml; nvml.nvmlInit(); gpu = nvml.nvmlDeviceGetHandleByIndex(0)\n"
@@ -60,11 +70,10 @@ class FakeHost:
 
 @pytest.fixture(scope="session")
 def fakegpu() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("fakegpu", FAKEGPU)
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    sys.path.insert(0, str(FAKEGPU.parent))
+    import fakegpu
+
+    return fakegpu
 
 
 @pytest.fixture(scope="session")
@@ -88,13 +97,14 @@ def library(
 def fake_host(
     fakegpu: ModuleType, library: Callable[[list[str]], Path], tmp_path: Path
 ) -> Callable[..., FakeHost]:
-    """fake_host(snapshot, omit=[...], **facts to replace)."""
+    """fake_host(snapshot, omit=[...], topo={...}, **NVML facts to replace)."""
 
     def make(snapshot: str, omit: list[str] | None = None, **replaced: Any) -> FakeHost:
-        facts, lacking = fakegpu.load(snapshot)
+        fake = fakegpu.load(snapshot)
         state = tmp_path / "state"
-        fakegpu.write_state(state, facts | replaced)
-        env = fakegpu.environment(library(lacking + (omit or [])), state)
+        topo = replaced.pop("topo", fake.topo)
+        fakegpu.write_state(state, replace(fake, nvml=fake.nvml | replaced, topo=topo))
+        env = fakegpu.environment(library(fake.omit + (omit or [])), state)
         return FakeHost(fakegpu, state, env)
 
     return make

@@ -12,6 +12,10 @@ import pytest
 from volta_doctor.facts.nvml import NvmlError, collect, errors, value
 
 SNAPSHOTS = [
+    "v100-sxm2-16gb-x2",
+    "v100-sxm2-32gb-x2",
+    "dgx-1",
+    "dgx-2",
     "v100-sxm2-16gb-x8",
     "v100-pcie-32gb-x2",
     "ecc-pending",
@@ -25,7 +29,7 @@ SNAPSHOTS = [
 @pytest.mark.parametrize("snapshot", SNAPSHOTS)
 def test_collects_what_the_host_is(fake_host, fakegpu: ModuleType, snapshot: str):
     facts = fake_host(snapshot).collect()
-    assert json.loads(msgspec.json.encode(facts)) == fakegpu.load(snapshot)[0]
+    assert json.loads(msgspec.json.encode(facts)) == fakegpu.load(snapshot).nvml
 
 
 def renumber(facts: Any, numbers: itertools.count) -> Any:
@@ -42,7 +46,7 @@ def renumber(facts: Any, numbers: itertools.count) -> Any:
 
 @pytest.mark.parametrize("snapshot", ["v100-sxm2-16gb-x8", "v100-pcie-32gb-x2"])
 def test_no_reading_is_taken_for_another(fake_host, fakegpu: ModuleType, snapshot: str):
-    gpus = renumber(fakegpu.load(snapshot)[0]["gpus"], itertools.count(1000))
+    gpus = renumber(fakegpu.load(snapshot).nvml["gpus"], itertools.count(1000))
     facts = fake_host(snapshot, gpus=gpus).collect()
     assert json.loads(msgspec.json.encode(facts.gpus)) == gpus
 
