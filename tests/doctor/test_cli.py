@@ -212,10 +212,7 @@ def test_generated_files_are_up_to_date():
 def test_compat_table_agrees_with_itself():
     compat = catalog.compat()
     assert compat.driver.last_branch == max(b.branch for b in compat.driver.branches if b.volta)
-    (v100,) = [
-        b for b in compat.torch_builds if b.version == compat.torch_by_profile["v100"].version
-    ]
-    assert v100.sm_70
+    assert compat.torch_build(compat.torch_by_profile["v100"].version, "12.8").sm_70
     first, last = compat.volta.first_device_id, compat.volta.last_device_id
     assert all(first <= device <= last for device in compat.volta.names)
 

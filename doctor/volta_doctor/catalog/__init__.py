@@ -7,6 +7,7 @@ from typing import Literal, TypeVar
 
 import msgspec
 
+from volta_doctor.catalog.compatibility import Compat
 from volta_doctor.findings import HOST, Evidence, Finding, Remedy, Status, Step
 
 T = TypeVar("T")
@@ -134,69 +135,6 @@ class XidRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     kind: Literal["fatal", "suspect", "retired", "app", "power", "wear", "newer", "other"]
     meaning: str
     source: str
-
-
-class Branch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A driver branch: whether it drives Volta, and the month (YYYY-MM) in which NVIDIA ends it."""
-
-    branch: int
-    volta: bool
-    source: str
-    ends: str | None = None
-
-
-class Driver(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Driver branches, and the last one that supports Volta."""
-
-    last_branch: int
-    flavour: str
-    flavour_source: str
-    branches: list[Branch]
-
-
-class Toolkit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """CUDA toolkits: the last version for Volta, and the nvcc versions that emit sm_70."""
-
-    last: str
-    nvcc_min: str
-    nvcc_below: str
-    source: str
-
-
-class TorchBuild(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Whether the torch wheels of one version and CUDA tag carry sm_70 device code."""
-
-    version: str
-    cuda: str
-    sm_70: bool
-    source: str
-
-
-class TorchPin(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The torch that a profile installs; `version` is a PEP 440 version with its local tag."""
-
-    version: str
-    source: str
-
-
-class Volta(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How to recognise a Volta card: NVIDIA's PCI device ids from `first` to `last` (hex)."""
-
-    compute_capability: str
-    first_device_id: str
-    last_device_id: str
-    names: dict[str, str]
-    source: str
-
-
-class Compat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The compatibility catalogue: what goes together on Volta, each edge with its source."""
-
-    volta: Volta
-    driver: Driver
-    toolkit: Toolkit
-    torch_builds: list[TorchBuild]
-    torch_by_profile: dict[str, TorchPin]
 
 
 @cache
