@@ -142,16 +142,17 @@ class Probe:
     ) -> Iterator[tuple[str, list[str]]]:
         """Yield every directory below one, itself first, with the names of its files.
 
-        Directories whose name is in `skip` and links to directories are left out; `unread` is
-        told of those that cannot be read.
+        Directories whose name or path is in `skip` and links to directories are left out; `unread`
+        is told of those that cannot be read.
         """
 
         def complain(error: OSError) -> None:
             unread(f"/{os.path.relpath(error.filename, self.root)}: {error.strerror}")
 
         for path, below, files in os.walk(self.path(directory), onerror=complain):
-            below[:] = sorted(name for name in below if name not in skip)
-            yield f"/{os.path.relpath(path, self.root)}", files
+            here = f"/{os.path.relpath(path, self.root)}"
+            below[:] = [n for n in sorted(below) if n not in skip and f"{here}/{n}" not in skip]
+            yield here, files
 
     def names(self, directory: Path | str) -> list[str]:
         """Return the sorted names in a directory, none where there is no such directory."""

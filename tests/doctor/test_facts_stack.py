@@ -10,7 +10,7 @@ import xmlrpc.server
 
 import pytest
 
-from volta_doctor.facts import python_envs, release, service, smi
+from volta_doctor.facts import release, service, smi
 from volta_doctor.probe import Answer, CannotLook, NobodyThere, Probe
 
 ROOT = "/opt/volta"
@@ -84,13 +84,6 @@ def test_release(host):
         "sympy": None,
     }
     assert facts.conflicts == ["torch 2.13.0+cpu requires sympy>=1.13, but 1.12 is installed"]
-
-
-def test_python_env_reads_torch_from_files(host):
-    facts = python_envs.collect(host(files=FILES)).envs[0]
-    assert (facts.python, facts.torch, facts.torch_cuda) == ("3.11.2", "2.13.0+cpu", None)
-    cuda = "__version__ = '2.10.0+cu128'\ncuda: Optional[str] = '12.8'\n"
-    assert python_envs.parse_torch(cuda) == ("2.10.0+cu128", "12.8")
 
 
 @pytest.mark.parametrize(

@@ -7,93 +7,198 @@ import re
 
 import msgspec
 
+from volta_doctor.facts import elf, serve
+from volta_doctor.facts.distributions import (
+    CondaPackage,
+    Distribution,
+    read_conda,
+    read_distributions,
+)
+from volta_doctor.facts.fatbin import DeviceCode
+from volta_doctor.facts.loader import CudaLibrary, LibrarySearch, search
+from volta_doctor.facts.python_layout import container_root, find_layout
 from volta_doctor.facts.release import current_release
+from volta_doctor.facts.serve import Server
+from volta_doctor.facts.torch_build import TorchBuild, find_cudnn, read_torch
 from volta_doctor.probe import CannotLook, Probe
 
-
-class Distribution(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """An installed distribution as its dist-info describes it.
-
-    `sha256` is that of the archive it came from, which pip records only for direct URLs.
-    """
-
-    name: str
-    version: str
-    requires: list[str] = []
-    sha256: str | None = None
+RELEASE = "current release"
+SHELL = "this shell"
+_GLIBC = re.compile(rb"GNU C Library .{0,80}?release version (\d+\.\d+)")
+_LIBC = (
+    "/lib/x86_64-linux-gnu/libc.so.6",
+    "/lib/powerpc64le-linux-gnu/libc.so.6",
+    "/lib64/libc.so.6",
+)
+_RODATA_BYTES = 1 << 24
 
 
 class PythonEnv(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A venv; torch's version and CUDA (None in a CPU build) are None where it is not installed."""
+    """One environment: a venv, a conda environment or a system's Python.
+
+    `prefix` names it. `tag` is what its compiled modules are tagged with (cp311). `used_by` names
+    the servers that run in it. `sites` are the directories that it imports from. `cudnn` is a
+    version, or a part of one, found in `cudnn_source`. `runtimes` are the CUDA runtimes that its
+    wheels bring along. `glibc` is the C library's release. `problem` says why nothing more is
+    known of it.
+
+    `torch` is a version, None where there is none; `torch_cuda` is None in a CPU build.
+    `torch_time` is when it was installed, in seconds since the epoch. `torch_code` is the device
+    code in `torch_library`, None for `torch_problem`, where that could not be read.
+    """
 
     prefix: str
-    python: str
-    distributions: list[Distribution]
+    kind: str = "venv"
+    python: str = ""
+    tag: str = ""
+    used_by: list[str] = []
+    sites: list[str] = []
+    distributions: list[Distribution] = []
+    conda: list[CondaPackage] = []
     torch: str | None = None
     torch_cuda: str | None = None
+    torch_hip: str | None = None
+    torch_time: int = 0
+    torch_library: str = ""
+    torch_code: DeviceCode | None = None
+    torch_problem: str = ""
+    cudnn: str | None = None
+    cudnn_source: str = ""
+    runtimes: list[CudaLibrary] = []
+    glibc: str | None = None
+    problem: str = ""
 
 
 class PythonEnvsFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The environments, each once, that of the current release first."""
+    """The environments, each once, that of the current release first.
+
+    `searches` tells which CUDA libraries each server loads, Python program or not.
+    `problem` is why an environment may have been missed.
+    """
 
     envs: list[PythonEnv] = []
+    searches: list[LibrarySearch] = []
+    problem: str = ""
 
 
-def parse_python_version(pyvenv_cfg: str) -> str | None:
-    """Return the interpreter version of a pyvenv.cfg (venv and virtualenv name it differently)."""
-    match = re.search(r"^version(?:_info)?\s*=\s*(\d+\.\d+\.\d+)", pyvenv_cfg, re.MULTILINE)
-    return match[1] if match else None
-
-
-def parse_metadata(text: str, direct_url: str | None = None) -> Distribution:
-    """Return name, version and requirements of a METADATA file's header."""
-    header = text.split("\n\n", 1)[0]
-    fields = [line.split(": ", 1) for line in header.splitlines() if ": " in line]
-    first = {key.lower(): value for key, value in reversed(fields)}
-    sha256 = re.search(r'"sha256(?:"\s*:\s*"|=)([0-9a-f]{64})', direct_url or "")
-    return Distribution(
-        name=first.get("name", ""),
-        version=first.get("version", ""),
-        requires=[value for key, value in fields if key.lower() == "requires-dist"],
-        sha256=sha256[1] if sha256 else None,
+def find(probe: Probe) -> PythonEnvsFacts:
+    """Find the environments; other collectors call it through `probe.once(find)`."""
+    servers, problem = find_servers(probe)
+    users: dict[object, list[Server]] = {}
+    prefixes: dict[object, str] = {}
+    try:
+        release = f"{current_release(probe)}/venv"
+        prefixes[identity(probe, release)] = release
+    except CannotLook as reason:
+        release = ""
+        if not servers:
+            raise CannotLook(f"{problem}; {reason}" if problem else str(reason)) from reason
+    for server in servers:
+        if server.prefix:
+            directory = identity(probe, server.prefix)
+            prefixes.setdefault(directory, server.prefix)
+            users.setdefault(directory, []).append(server)
+    searches = [
+        search(probe, server.name, server.env, container_root(server.prefix or ""))
+        for server in servers
+    ]
+    return PythonEnvsFacts(
+        envs=[
+            read_env(probe, prefix, users.get(directory, []), is_release=prefix == release)
+            for directory, prefix in prefixes.items()
+        ],
+        searches=searches or [search(probe, SHELL, probe.env)],
+        problem=problem,
     )
 
 
-def parse_torch(version_py: str) -> tuple[str | None, str | None]:
-    """Return version and CUDA version of torch/version.py."""
-    version = re.search(r"^__version__\s*=\s*['\"](.+?)['\"]", version_py, re.MULTILINE)
-    cuda = re.search(r"^cuda\b[^=]*=\s*['\"](.+?)['\"]", version_py, re.MULTILINE)
-    return version[1] if version else None, cuda[1] if cuda else None
+def identity(probe: Probe, directory: str) -> object:
+    """Return what tells a directory from others, whatever links lead to it."""
+    try:
+        status = probe.stat(directory)
+    except CannotLook:
+        status = None
+    return (status.st_dev, status.st_ino) if status else directory
 
 
-def read_venv(probe: Probe, prefix: str) -> PythonEnv:
-    """Read a venv. Raises CannotLook naming what is missing in it."""
-    python = parse_python_version(probe.text(f"{prefix}/pyvenv.cfg"))
-    if python is None:
-        raise CannotLook(f"{prefix}/pyvenv.cfg names no Python version")
-    libraries = [name for name in probe.names(f"{prefix}/lib") if name.startswith("python")]
-    if len(libraries) != 1:
-        raise CannotLook(f"{prefix}/lib holds {len(libraries)} python directories, not one")
-    site = f"{prefix}/lib/{libraries[0]}/site-packages"
-    infos = [name for name in probe.names(site) if name.endswith(".dist-info")]
-    distributions = [
-        parse_metadata(
-            probe.text(f"{site}/{info}/METADATA"),
-            probe.text_or_none(f"{site}/{info}/direct_url.json"),
-        )
-        for info in infos
-        if probe.exists(f"{site}/{info}/METADATA")
-    ]
-    torch, torch_cuda = parse_torch(probe.text_or_none(f"{site}/torch/version.py") or "")
+def find_servers(probe: Probe) -> tuple[list[Server], str]:
+    """Return the servers, and why some may be missing."""
+    try:
+        found = probe.once(serve.find)
+    except CannotLook as reason:
+        return [], str(reason)
+    return found.servers, found.problem
+
+
+def read_env(probe: Probe, prefix: str, users: list[Server], is_release: bool = False) -> PythonEnv:
+    """Read one environment; what stands in the way is its `problem`."""
+    used_by = [RELEASE] * is_release + [server.name for server in users]
+    try:
+        return _read(probe, prefix, users, used_by)
+    except CannotLook as reason:
+        return PythonEnv(prefix=prefix, used_by=used_by, problem=str(reason))
+
+
+def read_glibc(probe: Probe, root: str = "") -> str | None:
+    """Return the release of the C library under `root`, as it names itself."""
+    for path in _LIBC:
+        try:
+            with probe.open(root + path) as file:
+                rodata = next(s for s in elf.sections(file) if s.name == ".rodata")
+                text = elf.read_at(file, rodata.offset, min(rodata.size, _RODATA_BYTES))
+        except (CannotLook, elf.NotRead, StopIteration):
+            continue
+        if match := _GLIBC.search(text):
+            return match[1].decode()
+    return None
+
+
+def _read(probe: Probe, prefix: str, users: list[Server], used_by: list[str]) -> PythonEnv:
+    homes = [s.home for s in users if s.home and "PYTHONNOUSERSITE" not in (s.env or {})]
+    layout = find_layout(
+        probe,
+        prefix,
+        next((server.python for server in users if server.python), None),
+        f"{homes[0]}/.local" if homes else None,
+    )
+    distributions = read_distributions(probe, layout.sites)
+    conda = read_conda(probe, prefix) if layout.kind == "conda" else []
+    torch = read_torch(probe, layout) or TorchBuild()
+    cudnn = find_cudnn(probe, distributions, conda, torch)
     return PythonEnv(
         prefix=prefix,
-        python=python,
+        kind=layout.kind,
+        python=layout.python,
+        tag=layout.tag,
+        used_by=used_by,
+        sites=layout.sites,
         distributions=distributions,
-        torch=torch,
-        torch_cuda=torch_cuda,
+        conda=conda,
+        torch=torch.version,
+        torch_cuda=torch.cuda,
+        torch_hip=torch.hip,
+        torch_time=torch.installed,
+        torch_library=torch.library,
+        torch_code=torch.code,
+        torch_problem=torch.problem,
+        cudnn=cudnn.version if cudnn else None,
+        cudnn_source=cudnn.source if cudnn else "",
+        runtimes=[library for site in layout.sites for library in _runtimes(probe, site)],
+        glibc=read_glibc(probe, container_root(prefix)),
     )
+
+
+def _runtimes(probe: Probe, site: str) -> list[CudaLibrary]:
+    """Return the CUDA runtimes that wheels bring along."""
+    directories = [f"{site}/nvidia/{name}/lib" for name in probe.names(f"{site}/nvidia")]
+    return [
+        CudaLibrary(name=name, path=f"{directory}/{name}", real=f"{directory}/{name}", via="wheel")
+        for directory in [*directories, f"{site}/torch/lib"]
+        for name in probe.names(directory)
+        if re.fullmatch(r"libcudart\.so\.\d+(?:\.\d)?", name)
+    ]
 
 
 def collect(probe: Probe) -> PythonEnvsFacts:
-    """Read the venv of the current release."""
-    return PythonEnvsFacts(envs=[read_venv(probe, f"{current_release(probe)}/venv")])
+    """Read the environments."""
+    return probe.once(find)

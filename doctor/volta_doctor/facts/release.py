@@ -8,7 +8,7 @@ import msgspec
 from volta_doctor.probe import CannotLook, Probe
 
 if TYPE_CHECKING:
-    from volta_doctor.facts.python_envs import Distribution
+    from volta_doctor.facts.distributions import Distribution
 
 _OF_ROOT = "/opt/volta"
 _OF_USER = ".local/share/volta"
@@ -181,15 +181,17 @@ def collect(probe: Probe) -> ReleaseFacts:
     """Read the current release, its lock and what its venv holds."""
     from packaging.utils import canonicalize_name
 
-    from volta_doctor.facts.python_envs import read_venv
+    from volta_doctor.facts.distributions import read_distributions
+    from volta_doctor.facts.python_layout import find_layout
 
     directory = current_release(probe)
     manifest = read_manifest(probe, directory)
     lock_path = f"{directory}/stack.lock.yaml"
     lock_bytes = probe.data(lock_path)
     lock = parse_lock(lock_bytes, lock_path)
-    venv = read_venv(probe, f"{directory}/venv")
-    environment = marker_environment(venv.python)
+    layout = find_layout(probe, f"{directory}/venv")
+    distributions = read_distributions(probe, layout.sites)
+    environment = marker_environment(layout.python)
     return ReleaseFacts(
         directory=directory,
         manifest=manifest,
@@ -197,7 +199,7 @@ def collect(probe: Probe) -> ReleaseFacts:
         locked=applying(lock, environment),
         installed=[
             Installed(name=canonicalize_name(d.name), version=d.version, sha256=d.sha256)
-            for d in venv.distributions
+            for d in distributions
         ],
-        conflicts=find_conflicts(venv.distributions, environment),
+        conflicts=find_conflicts(distributions, environment),
     )
