@@ -101,13 +101,20 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     expect: Expect | None = None
 
 
+SECTIONS = tuple(name for name in Facts.__struct_fields__ if name != "expect")
+
+
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """Facts with who took them and when (`taken`: ISO 8601, UTC)."""
+    """Facts with who took them and when (`taken`: ISO 8601, UTC).
+
+    In a `redacted` one stand-ins take the place of what names the site.
+    """
 
     schema: int
     tool: str
     taken: str
     facts: Facts
+    redacted: bool = False
 
 
 class _Header(msgspec.Struct):
