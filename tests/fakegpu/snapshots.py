@@ -12,6 +12,7 @@ import yaml
 DATA = Path(__file__).parents[1] / "data" / "fakegpu"
 STATE_VARIABLE = "VOLTA_FAKE_NVML"
 _MATRICES = ("links", "p2p")
+_HEALTHY = "v100-sxm2-32gb-x2.json"  # what a faulty twin is a twin of, unless it says otherwise
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ def _read(path: Path) -> Fake:
 
 
 def _change(change: dict[str, Any], directory: Path) -> Fake:
-    fake = _read(directory / change["base"])
+    fake = _read(directory / change.get("base", _HEALTHY))
     nvml = copy.deepcopy(fake.nvml)
     if "bus_ids" in change:
         nvml["gpus"] = [_like(nvml["gpus"][0], n, bus) for n, bus in enumerate(change["bus_ids"])]
@@ -71,7 +72,7 @@ def _change(change: dict[str, Any], directory: Path) -> Fake:
     whole = {**nvml, "topo": _topo(topo, nvml["device_count"])}
     for dotted, value in change.get("set", {}).items():
         for place, last in _places(whole, dotted.split(".")):
-            place[last] = value
+            place[last] = _repeated(value)
     return Fake(
         nvml={name: value for name, value in whole.items() if name != "topo"},
         topo=whole["topo"],
@@ -79,6 +80,13 @@ def _change(change: dict[str, Any], directory: Path) -> Fake:
         fault=change.get("fault", ""),
         smi=change.get("smi", {}),
     )
+
+
+def _repeated(value: Any) -> Any:
+    """A list of like items, where the value is `{repeat: how many, of: item}`."""
+    if isinstance(value, dict) and value.keys() == {"repeat", "of"}:
+        return [value["of"]] * value["repeat"]
+    return value
 
 
 def _like(gpu: dict[str, Any], number: int, bus_id: str) -> dict[str, Any]:

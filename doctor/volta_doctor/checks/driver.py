@@ -25,8 +25,10 @@ def version_line(modules: ModulesFacts) -> Evidence:
 
 
 def init_result(nvml: NvmlFacts) -> Evidence:
-    """What nvmlInit returned."""
+    """What nvmlInit returned, or that nvidia-smi stands in for it."""
     error = nvml.init_error
+    if nvml.problem:
+        return Evidence(nvml.source, f"answers where NVML does not: {nvml.problem}")
     return Evidence("nvmlInit", f"{error.error} ({error.text})" if error else "0 (success)")
 
 
@@ -140,6 +142,9 @@ def driver_open_kmod(facts: Facts, row: Row) -> Finding:
 def nvml_abi(facts: Facts, row: Row) -> Finding:
     """A binding for another branch calls functions that are not there or misreads structures."""
     nvml, pid_max = facts.nvml.need(), facts.processes.need().pid_max
+    if nvml.problem:
+        text = f"NVML cannot be asked; what is known of the GPUs is from {nvml.source}."
+        return row.warn(text, Evidence("NVML", nvml.problem))
     lacking = (path for path, error in errors(nvml) if error.error == _FUNCTION_NOT_FOUND)
     # gpus.0.ecc.current and gpus.1.ecc.current are one function
     missing = list(dict.fromkeys(re.sub(r"\b\d+\b", "N", path) for path in lacking))
