@@ -1,13 +1,208 @@
 """The `checkpoint` section: the sizes of the models that servers load, from their headers alone."""
 
+import json
+from pathlib import Path
+from typing import Any
+
 import msgspec
 
+from volta_doctor.facts import gguf, serve
+from volta_doctor.facts.serve import Server
 from volta_doctor.probe import CannotLook, Probe
+
+# What layers keep of the past, by the names in config.json's layer_types (transformers,
+# ALLOWED_LAYER_TYPES). A state-space, convolution or linear-attention layer keeps no KV cache.
+_FULL = ("full_attention", "attention")
+_SLIDING = ("sliding_attention", "chunked_attention")
+
+
+class CheckpointFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The model of one server; where it cannot be read, `problem` says why.
+
+    `files` counts its weight files, sizes are in bytes. The other fields are those of config.json,
+    of its text_config where it has one, or of a GGUF file's metadata; `problem` may also say why
+    these are missing. `full_layers` keep all keys and values, `sliding_layers` those of the last
+    `sliding_window` tokens; other layers keep none. With a `kv_lora_rank` the model keeps that many
+    values and `qk_rope_head_dim` more per token and layer, in place of keys and values by head.
+    """
+
+    server: str
+    path: str | None = None
+    problem: str = ""
+    format: str | None = None
+    files: int = 0
+    weight_bytes: int | None = None
+    largest_shard_bytes: int | None = None
+    model_type: str | None = None
+    num_hidden_layers: int | None = None
+    num_attention_heads: int | None = None
+    num_key_value_heads: int | None = None
+    head_dim: int | None = None
+    hidden_size: int | None = None
+    max_position_embeddings: int | None = None
+    torch_dtype: str | None = None
+    quant_method: str | None = None
+    full_layers: int | None = None
+    sliding_layers: int | None = None
+    sliding_window: int | None = None
+    kv_lora_rank: int | None = None
+    qk_rope_head_dim: int | None = None
 
 
 class CheckpointsFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The sizes of the models that servers load, from their headers alone."""
+    """The models, one for each server that was told one."""
+
+    models: list[CheckpointFacts] = []
+
+    def of(self, server: str) -> CheckpointFacts | None:
+        """Return the model of a server by the server's name."""
+        return next((model for model in self.models if model.server == server), None)
+
+
+def read_json(probe: Probe, path: str) -> dict[str, Any]:
+    """Return a JSON object. Raises CannotLook naming the file."""
+    try:
+        value = json.loads(probe.text(path))
+    except (ValueError, RecursionError) as error:
+        raise CannotLook(f"{path}: not sound JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise CannotLook(f"{path}: not a JSON object")
+    return value
+
+
+def weight_files(probe: Probe, directory: str) -> list[str]:
+    """Return the paths of the shards. Raises CannotLook where there is none, or one is missing."""
+    if not probe.exists(directory):
+        raise CannotLook(f"{directory}: no such directory")
+    index = f"{directory}/model.safetensors.index.json"
+    if probe.exists(index):
+        shards = read_json(probe, index).get("weight_map")
+        if not isinstance(shards, dict) or not shards:
+            raise CannotLook(f"{index}: weight_map is missing or empty")
+        names = sorted({str(name) for name in shards.values()})
+    else:
+        held = probe.names(directory)
+        names = [name for name in held if name.endswith(".safetensors")]
+        if "model.safetensors" in names:  # others beside it are adapters or copies
+            names = ["model.safetensors"]
+        names = names or [name for name in held if name.endswith(".gguf")]
+    if not names:
+        raise CannotLook(f"{directory}: holds no safetensors or GGUF file")
+    return [f"{directory}/{name}" for name in names]
+
+
+def safetensors_bytes(probe: Probe, path: str) -> int:
+    """Return the bytes of a file's tensors. Raises CannotLook naming what is wrong with it."""
+    from volta_runtime.checkpoint import CheckpointError
+    from volta_runtime.checkpoint.safetensors import read_header
+
+    try:
+        tensors = read_header(probe.path(path))
+    except CheckpointError as error:
+        raise CannotLook(str(error)) from error
+    return sum(info.offsets[1] - info.offsets[0] for info in tensors.values())
+
+
+def shape_of(config: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of CheckpointFacts that a config.json gives."""
+    inner = config.get("text_config")
+    text: dict[str, Any] = config | inner if isinstance(inner, dict) else config
+    found: dict[str, Any] = {
+        name: text[name]
+        for name in (
+            "num_hidden_layers",
+            "num_attention_heads",
+            "num_key_value_heads",
+            "head_dim",
+            "hidden_size",
+            "max_position_embeddings",
+            "kv_lora_rank",
+            "qk_rope_head_dim",
+        )
+        if isinstance(text.get(name), int)
+    }
+    quantization = text.get("quantization_config")
+    words = {
+        "model_type": text.get("model_type"),
+        "torch_dtype": text.get("torch_dtype") or text.get("dtype"),
+        "quant_method": quantization.get("quant_method")
+        if isinstance(quantization, dict)
+        else None,
+    }
+    found |= {name: word for name, word in words.items() if isinstance(word, str)}
+    if heads := found.get("num_attention_heads"):
+        found.setdefault("num_key_value_heads", heads)
+        if "hidden_size" in found:
+            found.setdefault("head_dim", found["hidden_size"] // heads)
+    return found | kept_layers(text)
+
+
+def kept_layers(text: dict[str, Any]) -> dict[str, int]:
+    """Return how many layers keep all keys and values, or those of a window.
+
+    Hybrid models name their layers in one of four ways: a list, every n-th layer with full
+    attention (Qwen3-Next), every n-th without a window (Gemma 3), or a pattern with * for
+    attention (Nemotron-H).
+    """
+    layers = text.get("num_hidden_layers")
+    if not isinstance(layers, int):
+        return {}
+    types, pattern = text.get("layer_types"), text.get("hybrid_override_pattern")
+    window = text.get("sliding_window") if text.get("use_sliding_window") is not False else None
+    window = window if isinstance(window, int) else None
+    full, sliding = (0, layers) if window else (layers, 0)
+    every, unwindowed = text.get("full_attention_interval"), text.get("sliding_window_pattern")
+    if isinstance(types, list):
+        full = sum(kind in _FULL for kind in types)
+        sliding = sum(kind in _SLIDING for kind in types)
+    elif isinstance(pattern, str):
+        full, sliding = pattern.count("*"), 0
+    elif isinstance(every, int) and every > 0:
+        full, sliding = layers // every, 0
+    elif window and isinstance(unwindowed, int) and unwindowed > 0:
+        full, sliding = layers // unwindowed, layers - layers // unwindowed
+    window = window or text.get("attention_chunk_size")
+    found = {"full_layers": full, "sliding_layers": sliding}
+    return found | ({"sliding_window": window} if isinstance(window, int) else {})
+
+
+def read_directory(probe: Probe, path: str) -> dict[str, Any]:
+    """Return what the files of a checkpoint directory, or a GGUF file, say of a model."""
+    paths = gguf.parts(probe, path) if path.endswith(".gguf") else weight_files(probe, path)
+    if paths[0].endswith(".gguf"):
+        sizes = [gguf.size(probe, part) for part in paths]
+        found = {"format": "gguf"} | gguf.shape_of(gguf.read_metadata(probe, paths[0]))
+    else:
+        sizes = [safetensors_bytes(probe, part) for part in paths]
+        found = {"format": "safetensors"}
+        try:
+            found |= shape_of(read_json(probe, f"{path}/config.json"))
+        except CannotLook as reason:
+            found["problem"] = str(reason)
+    return found | {
+        "files": len(paths),
+        "weight_bytes": sum(sizes),
+        "largest_shard_bytes": max(sizes),
+    }
+
+
+def read_model(probe: Probe, server: Server) -> CheckpointFacts:
+    """Return the model of a server that was told one."""
+    model = server.flags.model
+    path = server.model_dir
+    if path is None and model and model.endswith(".gguf") and Path(model).is_absolute():
+        path = model
+    if path is None:
+        nowhere = f"{model} is no directory here, and not in the cache of Hugging Face's hub"
+        return CheckpointFacts(server=server.name, problem=server.files_problem or nowhere)
+    try:
+        return CheckpointFacts(server=server.name, path=path, **read_directory(probe, path))
+    except CannotLook as reason:
+        return CheckpointFacts(server=server.name, path=path, problem=str(reason))
 
 
 def collect(probe: Probe) -> CheckpointsFacts:
-    raise CannotLook("not collected yet")
+    """Read the headers of every server's model."""
+    servers = probe.once(serve.find).servers
+    told = [server for server in servers if server.model_dir or server.flags.model]
+    return CheckpointsFacts(models=[read_model(probe, server) for server in told])
