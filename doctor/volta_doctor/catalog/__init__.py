@@ -1,5 +1,6 @@
 """The tables that the doctor and the playbooks read: checks/*.yaml, xid.yaml and compat.yaml."""
 
+import re
 from collections.abc import Iterable, Sequence
 from functools import cache
 from importlib.resources import files
@@ -149,6 +150,26 @@ def checks() -> dict[str, Row]:
     if twice := sorted({check_id for check_id in ids if ids.count(check_id) > 1}):
         raise ValueError(f"catalog/checks: ids given twice: {', '.join(twice)}")
     return {row.id: row for row in rows}
+
+
+def add(row: Row) -> None:
+    """Put a site's row beside the catalogue's. Raises ValueError as validate() does."""
+    validate(row)
+    checks()[row.id] = row
+
+
+def validate(row: Row) -> None:
+    """Raise ValueError for an id that is taken or is no two words, and for unknown sections."""
+    from volta_doctor.facts.model import SECTIONS
+
+    if row.id in checks():
+        raise ValueError(f"id {row.id} is taken: there is a check of that name already")
+    if not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)+", row.id):
+        raise ValueError(f"id {row.id!r}: a site's name and a word, as in acme-fans")
+    for key in ("needs", "uses", "blinds"):
+        if strange := [name for name in getattr(row, key) if name not in SECTIONS]:
+            known = ", ".join(SECTIONS)
+            raise ValueError(f"{key}: a snapshot has no section {strange[0]!r}; there are {known}")
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

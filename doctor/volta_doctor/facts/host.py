@@ -10,7 +10,7 @@ from volta_doctor.facts.disks import FileSystem
 from volta_doctor.facts.memory import HugePages, NumaNode, Swap
 from volta_doctor.probe import CannotLook, Probe
 
-_SHM = "/dev/shm"  # noqa: S108 - looked at, not written
+SHM = "/dev/shm"  # noqa: S108 - looked at, not written
 _MPS_DIRECTORY = "/tmp/nvidia-mps"  # noqa: S108 - CUDA's own default, not a file of ours
 # What a dead file server or a stuck server process may cost the rest of the section.
 _SERVERS_S = 5.0
@@ -147,7 +147,7 @@ def find_secure_boot(probe: Probe, container: str | None) -> tuple[bool | None, 
 def find_shm(probe: Probe) -> int | None:
     """Return the size of /dev/shm, None where there is none."""
     try:
-        return probe.disk(_SHM).total
+        return probe.disk(SHM).total
     except CannotLook:
         return None
 
