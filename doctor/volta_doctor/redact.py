@@ -23,11 +23,13 @@ _OTHER_END = r"(?![\w])"
 _SHORTEST = 3  # letters of a name that is looked for in texts
 
 _GPU = re.compile(r"\b(?:GPU|MIG)-[0-9a-fA-F]{1,8}(?:-[0-9a-fA-F]{0,12}){0,4}")
-_UUID = re.compile(r"\b[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}\b")
+_UUID = re.compile(r"(?<!GPU-)(?<!MIG-)\b[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}\b")
 _MAC = re.compile(r"(?<![\w:])(?:[0-9a-fA-F]{2}:){5}[0-9a-fA-F]{2}(?![\w:])")
 _IPV4 = re.compile(r"(?<![\w.])(?:\d{1,3}\.){3}\d{1,3}(?![\w]|\.\d)")
 _IPV6 = re.compile(r"(?<![\w:.])[0-9a-fA-F:]*:[0-9a-fA-F:]*:[0-9a-fA-F:.]*(?![\w:])")
-_MAIL = re.compile(r"[\w.+-]+@[\w-]+(?:\.[\w-]+)+")
+# modprobe@nvidia_uvm.service is no address
+_UNIT = r"service|socket|target|slice|scope|mount|timer|path|device"
+_MAIL = re.compile(rf"[\w.+-]+@(?![\w-]+\.(?:{_UNIT})\b)[\w-]+(?:\.[\w-]+)+")
 _HOME = re.compile(r"/(?:home|Users)/([^/\s:;,'\"]+)")
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?|true|false", re.IGNORECASE)
 
@@ -129,10 +131,10 @@ class _Site:
     def learn(self, kind: str, text: str) -> None:
         """Note the names that a text gives away."""
         if kind == "host":
-            self._name("host", text)
-            if "." in text:
-                short, domain = text.split(".", 1)
-                self._name("host", short)
+            stand_in = self._name("host", text)
+            short, _, domain = text.partition(".")
+            if domain:
+                self._known["host"].setdefault(short, stand_in)
                 self._name("domain", domain)
         elif kind in ("user", "serial", "container"):
             self._name(kind, text)
