@@ -69,9 +69,18 @@ def fold(findings: list[Finding]) -> list[Finding]:
         return index
 
     found = [index for index, finding in enumerate(findings) if finding.status in _FOUND]
-    problems = [index for index, finding in enumerate(findings) if finding.status in PROBLEMS]
+    by_id: dict[str, list[int]] = {}
+    untold: dict[str, list[int]] = {}  # by subject
+    for index, finding in enumerate(findings):
+        if finding.status in PROBLEMS:
+            by_id.setdefault(finding.id, []).append(index)
+        if finding.status is Status.UNKNOWN:
+            untold.setdefault(finding.subject, []).append(index)
     for above in found:
-        for below in problems:
+        row = checks()[findings[above].id]
+        hidden = {index for check_id in row.hides for index in by_id.get(check_id, ())}
+        blinded = untold.get(findings[above].subject, ()) if row.blinds else ()
+        for below in sorted(hidden.union(blinded)):
             explained = explains(findings[above], findings[below])
             if explained and below not in cause and root(above) != below:
                 cause[below] = above

@@ -1,9 +1,10 @@
 """Hosts with fake V100s, on which real pynvml runs."""
 
+import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
@@ -106,6 +107,61 @@ def fake_host(
         fakegpu.write_state(state, replace(fake, nvml=fake.nvml | replaced, topo=topo))
         env = fakegpu.environment(library(fake.omit + (omit or [])), state)
         return FakeHost(fakegpu, state, env)
+
+    return make
+
+
+@dataclass
+class LiveHost:
+    """A whole fake host, on which the doctor's command line runs."""
+
+    root: Path
+    env: dict[str, str]
+
+    def command(self, name: str, script: str) -> None:
+        """Put a program on the host, or another in its place."""
+        path = self.root / "usr/bin" / name
+        path.write_text(f"#!/bin/sh\n{script}\n")
+        path.chmod(0o755)
+
+    def doctor(
+        self, *args: str, before: Sequence[str] = (), limit: float = 60, **env: str
+    ) -> subprocess.CompletedProcess[str]:
+        """Run volta-doctor; `before` is a command that runs it (time, setpriv)."""
+        return subprocess.run(
+            [*before, sys.executable, "-m", "volta_doctor", *args],
+            env=self.env | env,
+            check=False,
+            capture_output=True,
+            encoding="utf-8",
+            timeout=limit,
+        )
+
+    def findings(self, *args: str, **how: Any) -> dict[str, list[dict[str, Any]]]:
+        """What `check` finds, by id."""
+        done = self.doctor("check", "--format", "json", *args, **how)
+        assert done.stderr == ""
+        found: dict[str, list[dict[str, Any]]] = {}
+        for finding in json.loads(done.stdout)["findings"]:
+            found.setdefault(finding["id"], []).append(finding)
+        return found
+
+
+@pytest.fixture
+def live_host(
+    fakegpu: ModuleType, library: Callable[[list[str]], Path], tmp_path: Path
+) -> Callable[..., LiveHost]:
+    """live_host(snapshot, **parts of the Fake to replace)."""
+
+    def make(snapshot: str, **replaced: Any) -> LiveHost:
+        fake = replace(fakegpu.load(snapshot), **replaced)
+        env = fakegpu.host_environment(tmp_path, fake, library(fake.omit) / "libnvidia-ml.so.1")
+        package = str(Path(volta_doctor.__file__).parents[1])
+        home = tmp_path / "root/root"
+        home.mkdir()
+        kept = {"PATH": "/usr/bin:/bin", "HOME": str(home), "PYTHONPATH": package, "COLUMNS": "80"}
+        names = ("LD_LIBRARY_PATH", "VOLTA_FAKE_NVML", "VOLTA_DOCTOR_SYSROOT")
+        return LiveHost(tmp_path / "root", kept | {name: env[name] for name in names})
 
     return make
 
