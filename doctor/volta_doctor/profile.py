@@ -75,15 +75,16 @@ def load(name: str, site: Path = SITE) -> Definition:
     return _read(paths[name])
 
 
-def detect(facts: Facts, forced: str | None = None, site: Path = SITE) -> Profile:
+def detect(facts: Facts, forced: str | None = None, site: Path | None = SITE) -> Profile:
     """Return the forced profile (a name or a path), else the one that fits this host best.
 
-    Raises ProfileError for a forced one that does not exist and for a faulty file of the site.
+    Without a `site` none of a site's is detected, though one may be forced. Raises ProfileError for
+    a forced one that does not exist and for a faulty file of the site.
     """
     found = _detect(facts, site)
     if forced is None:
         return found
-    definition = load(forced, site)
+    definition = load(forced, site or SITE)
     return Profile(
         name=_name(forced),
         gpu=definition.gpu,
@@ -108,12 +109,13 @@ def card_name(device: PciDevice) -> str:
     return f"{name} (10de:{device_id})"
 
 
-def _detect(facts: Facts, site: Path) -> Profile:
+def _detect(facts: Facts, site: Path | None) -> Profile:
     pci = facts.pci.data
     product = facts.host.data.product_name if facts.host.data else ""
     gpu, cards = _cards(facts)
     best: tuple[tuple[bool, bool, int], str, Definition, Way] | None = None
-    for path in (*_of_site(site).values(), *_built_in().values()):
+    paths = [*(_of_site(site) if site else {}).values(), *_built_in().values()]
+    for path in paths:
         definition = _read(path)
         for way in definition.detect:
             if _holds(way, definition, gpu, pci, product):
@@ -130,7 +132,7 @@ def _detect(facts: Facts, site: Path) -> Profile:
     if way.product_names:
         reason += f"; the DMI product name is {product}"
     if of_site:
-        reason += f"; recognised by {site / name}{_SUFFIX}"
+        reason += f"; recognised by {site}/{name}{_SUFFIX}"
     return Profile(
         name=name, gpu=definition.gpu, reason=reason, cards=names_of_cards, expect=definition.expect
     )

@@ -1,5 +1,8 @@
 """A site's own checks: rules and packages, sound ones and broken ones."""
 
+import json
+import os
+import subprocess
 import sys
 import textwrap
 
@@ -271,3 +274,19 @@ def test_where_rules_are_looked_for(tmp_path, monkeypatch):
     assert [str(path) for path in plugins.directories(env, site=False)] == ["/a", "/b"]
     monkeypatch.setattr(plugins, "SITE", tmp_path / "none")
     assert plugins.directories({}) == []
+
+
+def test_the_command_line_takes_a_directory(repo, tmp_path):
+    (tmp_path / "kernel.yaml").write_text(KERNEL.replace("'6.1.'", "'x'"))
+    (tmp_path / "broken.yaml").write_text("id: acme-x")
+    env = {**os.environ, "PYTHONPATH": str(repo / "doctor")}
+
+    def doctor(*args):
+        command = [sys.executable, "-m", "volta_doctor", *args, "--plugins", str(tmp_path)]
+        return subprocess.run(command, capture_output=True, text=True, env=env)
+
+    done = doctor("check", "--select", "site,plugins", "--format", "json")
+    found = {f["id"]: f["status"] for f in json.loads(done.stdout)["findings"]}
+    assert (done.returncode, found) == (3, {"acme-kernel": "warn", "plugin-broken": "unknown"})
+    assert "the kernel is the one that we tested" in doctor("explain", "acme-kernel").stdout
+    assert "acme-kernel" in doctor("list").stdout

@@ -68,6 +68,7 @@ def test_a_site_s_profile_comes_before_all_others(snapshot_with, tmp_path):
     assert (found.name, found.expect.gpus) == ("rack", 4)
     assert f"recognised by {tmp_path}/rack.yaml" in found.reason
     assert "rack" in names(tmp_path)
+    assert detect(facts, site=None).name == "dgx-1"
     forced = detect(facts, "rack", site=tmp_path)
     assert (forced.name, forced.forced, forced.expect.nvlinks) == ("rack", True, 0)
 

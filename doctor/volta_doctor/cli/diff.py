@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 @click.argument("old", metavar="OLD")
 @click.argument("new", metavar="NEW")
 @click.option("--format", "form", type=click.Choice(["text", "json"]), default="text")
-@scoped("select", "ignore", "profile", "waivers")
+@scoped("select", "ignore", "profile", "waivers", "plugins")
 @click.pass_context
 def diff(context: click.Context, scope: Scope, old: str, new: str, form: str) -> None:
     """Tell what changed between two snapshots of a host, and which findings turned.

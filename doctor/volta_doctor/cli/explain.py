@@ -2,6 +2,8 @@
 
 import click
 
+from volta_doctor.cli.options import Scope, extend, scoped
+
 _GPU = {
     "": "any host",
     "nvidia": "hosts with an NVIDIA card",
@@ -19,7 +21,8 @@ _RISKS = {
 
 @click.command()
 @click.argument("check_id", metavar="ID")
-def explain(check_id: str) -> None:
+@scoped("plugins")
+def explain(check_id: str, scope: Scope) -> None:
     """Tell what a check claims, when it complains, why, and what to do about it."""
     from rich.console import Console
     from rich.table import Table
@@ -28,6 +31,7 @@ def explain(check_id: str) -> None:
     from volta_doctor.catalog import checks, nearest
     from volta_doctor.cli.output import show, stdout
 
+    extend(scope)
     rows = checks()
     if check_id not in rows:
         raise click.UsageError(f"no check {check_id!r}{nearest(check_id, rows)}")

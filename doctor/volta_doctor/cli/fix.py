@@ -19,7 +19,7 @@ _ALL_TAKEN_BACK, _NOT_ALL = 0, 2
 @click.option("--apply", "apply_it", is_flag=True, help="Take the safe ones, asking before each.")
 @click.option("--yes", is_flag=True, help="With --apply: do not ask.")
 @click.option("--undo", metavar="JOURNAL", help="Take back what an earlier --apply did.")
-@scoped("snapshot", "select", "ignore", "profile", "waivers", "since", "root")
+@scoped("snapshot", "select", "ignore", "profile", "waivers", "plugins", "since", "root")
 @click.pass_context
 def fix(context: click.Context, scope: Scope, apply_it: bool, yes: bool, undo: str | None) -> None:
     """Print what to do about each problem, its risk, its steps and the way back.

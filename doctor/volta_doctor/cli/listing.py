@@ -2,14 +2,18 @@
 
 import click
 
+from volta_doctor.cli.options import Scope, extend, scoped
+
 
 @click.command("list")
 @click.option("--format", "form", type=click.Choice(["text", "json"]), default="text")
-def listing(form: str) -> None:
+@scoped("plugins")
+def listing(form: str, scope: Scope) -> None:
     """List every check by area: its id, the levels it can give, and its claim."""
     from volta_doctor.catalog import checks
     from volta_doctor.cli.output import show
 
+    extend(scope)
     rows = checks().values()
     if form == "json":
         import json

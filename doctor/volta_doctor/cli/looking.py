@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from volta_doctor.cli.options import Scope, selected
+from volta_doctor.cli.options import Scope, extend, selected
 
 if TYPE_CHECKING:
     from volta_doctor.facts.model import Snapshot
@@ -30,6 +30,7 @@ class Look(NamedTuple):
 
 def look(scope: Scope) -> Look:
     """Look at the host, or read the snapshot, and judge it."""
+    extend(scope)
     selected(scope)  # wrong usage before a look that may take minutes
     older = read(scope.since) if scope.since else None
     snapshot = read(scope.snapshot) if scope.snapshot else taken(scope)
@@ -41,14 +42,14 @@ def judged(scope: Scope, snapshot: "Snapshot") -> Look:
     from volta_doctor import report, waivers
     from volta_doctor.catalog import checks
     from volta_doctor.judge import judge
-    from volta_doctor.profile import detect
+    from volta_doctor.profile import SITE, detect
 
     files = [Path(scope.waivers)] if scope.waivers else []
     if not scope.waivers and not scope.snapshot:
         files = waivers.default_files(os.environ)
     with usage_errors():
         borne = [waiver for file in files for waiver in waivers.load(file, checks())]
-        profile = detect(snapshot.facts, scope.profile)
+        profile = detect(snapshot.facts, scope.profile, None if scope.snapshot else SITE)
     day = date.fromisoformat(snapshot.taken[:10])
     findings = judge(snapshot.facts, selected(scope), profile, borne, day)
     notes = waivers.notes(findings, borne, day)

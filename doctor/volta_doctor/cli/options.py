@@ -1,8 +1,10 @@
 """What to look at and what to judge: the options that the judging verbs share."""
 
 import functools
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -26,6 +28,7 @@ class Scope:
     since: str | None = None
     root: str | None = None
     active: bool = False
+    plugins: tuple[str, ...] = ()
 
 
 _OPTIONS = {
@@ -48,6 +51,12 @@ _OPTIONS = {
         metavar="FILE",
         help="Waivers, in place of /etc/volta-doctor/waivers.yaml and"
         " ~/.config/volta-doctor/waivers.yaml.",
+    ),
+    "plugins": click.option(
+        "--plugins",
+        metavar="DIR",
+        multiple=True,
+        help="A directory of your own checks, besides /etc/volta-doctor/checks.d.",
     ),
     "since": click.option(
         "--since",
@@ -90,17 +99,26 @@ def scoped(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     return decorate
 
 
+def extend(scope: Scope) -> None:
+    """Add the site's checks; what is installed on this host says nothing of a snapshot."""
+    from volta_doctor import plugins
+
+    site = plugins.directories(os.environ, site=not scope.snapshot)
+    plugins.load([*site, *map(Path, scope.plugins)])
+
+
 def selected(scope: Scope) -> "list[Row]":
     """Return the rows to judge. Raises click.UsageError for a name that is no check and no area."""
-    from volta_doctor.catalog import AREAS, checks, nearest
+    from volta_doctor.catalog import checks, nearest
 
     rows = checks()
+    areas = {row.area for row in rows.values()}
 
     def ids(option: str, given: tuple[str, ...]) -> set[str]:
         names = [part for text in given for part in text.replace(",", " ").split()]
         for name in names:
-            if name not in rows and name not in AREAS:
-                like = nearest(name, [*rows, *AREAS])
+            if name not in rows and name not in areas:
+                like = nearest(name, [*rows, *areas])
                 raise click.UsageError(f"--{option}: no check or area {name!r}{like}")
         if given and not names:
             raise click.UsageError(f"--{option} names no check")

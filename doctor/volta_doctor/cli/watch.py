@@ -32,7 +32,7 @@ _ALL_S = 60.0
     help="From one look to the next; what takes long to read is read once a minute.",
 )
 @click.option("-v", "--verbose", is_flag=True, help="Every finding with all its evidence.")
-@scoped("select", "ignore", "profile", "waivers", "since", "root")
+@scoped("select", "ignore", "profile", "waivers", "plugins", "since", "root")
 @click.pass_context
 def watch(context: click.Context, scope: Scope, interval: float, verbose: bool) -> None:
     """Judge this host again and again, and mark what changed, until Ctrl-C.
