@@ -115,11 +115,21 @@ def test_steps_can_be_copied_into_a_shell(show):
     told = command.removeprefix("  run: ")
     ran = subprocess.run(["bash", "-c", f"printf '%s\\n' {told}"], capture_output=True, text=True)
     assert ran.stdout.splitlines() == run
-    assert "undo" not in text
+    assert "undo: " not in text
     assert "volta-doctor fix" in text
     assert "undo: nvidia-smi -pm 0" in show(
         found("persistence", "warn", steps=[step]), verbose=True
     )
+
+
+def test_the_same_step_on_many_gpus_is_told_a_few_times(show):
+    gpus = [
+        found("persistence", "warn", steps=[Step(run=["nvidia-smi", "-i", f"GPU-{i}", "-pm", "1"])])
+        for i in range(8)
+    ]
+    assert show(*gpus).count("run: ") == 3
+    assert "and 5 more (volta-doctor fix)" in show(*gpus)
+    assert show(*gpus, verbose=True).count("run: ") == 8
 
 
 def test_a_file_to_write_is_named_and_shown_on_request(show):

@@ -98,8 +98,11 @@ class _Page(NamedTuple):
         if group.first.status in _WITH_REMEDY:
             remedy = group.first.remedy
             yield from self.item("fix", f"{remedy.fix} (risk: {remedy.risk})")
-            for step in group.steps:
+            steps = group.steps
+            for step in steps[: self.limit]:
                 yield from self.step(step)
+            if len(steps) > len(steps[: self.limit]):
+                yield from self.item("", f"and {len(steps) - _FEW} more (volta-doctor fix)")
         if follow and not self.verbose:
             names = list(dict.fromkeys(finding.id for finding in follow))
             yield from self.item("hides", few(names, 2 * _FEW))
@@ -161,7 +164,8 @@ class _Page(NamedTuple):
         if steps:
             advice.append(("volta-doctor fix", f"a plan for {few(sorted(steps), _FEW)}"))
         if problems:
-            advice.append((f"volta-doctor explain {problems[0].id}", "its rule and source"))
+            worst = next((f for f in problems if f.status in _WITH_REMEDY), problems[0])
+            advice.append((f"volta-doctor explain {worst.id}", "its rule and source"))
         if not self.verbose:
             advice.append(("volta-doctor check -v", "every finding with all its evidence"))
         if report.summary.exit_code == 0:
