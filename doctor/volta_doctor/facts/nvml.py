@@ -165,6 +165,13 @@ class UtilizationFacts(_Facts, frozen=True):
     memory: Reading[int] = None
 
 
+class UtilizationSamplesFacts(_Facts, frozen=True):
+    """What the driver keeps of the past seconds: mean percent, and the milliseconds it spans."""
+
+    mean: Reading[int] = None
+    span_ms: Reading[int] = None
+
+
 class GpuProcess(_Facts, frozen=True):
     """A process with memory on the GPU; `memory` in bytes, None where the driver hides it."""
 
@@ -206,6 +213,7 @@ class GpuFacts(_Facts, frozen=True):
     application_clocks: ApplicationClockFacts = ApplicationClockFacts()
     memory: MemoryFacts = MemoryFacts()
     utilization: UtilizationFacts = UtilizationFacts()
+    utilization_samples: UtilizationSamplesFacts = UtilizationSamplesFacts()
     nvlinks: Reading[list[NvLinkFacts]] = None
     compute_processes: Reading[list[GpuProcess]] = None
     graphics_processes: Reading[list[GpuProcess]] = None

@@ -107,6 +107,17 @@ def utilization(gpu: Any) -> tuple[int, int]:
     return rates.gpu, rates.memory
 
 
+def utilization_samples(gpu: Any) -> tuple[int, int]:
+    """Mean percent and milliseconds of the samples that the driver has kept."""
+    kind, kept = nvml.nvmlDeviceGetSamples(gpu, nvml.NVML_GPU_UTILIZATION_SAMPLES, 0)
+    samples = [sample for sample in kept if sample.timeStamp]  # a buffer not full yet has zeros
+    if not samples:
+        raise nvml.NVMLError(nvml.NVML_ERROR_NOT_FOUND)
+    microseconds = [sample.timeStamp for sample in samples]
+    mean = sum(_number(sample.sampleValue, kind) for sample in samples) / len(samples)
+    return round(mean), (max(microseconds) - min(microseconds)) // 1000
+
+
 def retired_pages(cause: int) -> Call:
     """Pages retired for `cause`, with timestamps since driver 410.72."""
     return either(
@@ -126,9 +137,13 @@ def field_value(gpu: Any, field: int, scope: int = 0) -> int:
     (answer,) = nvml.nvmlDeviceGetFieldValues(gpu, [(field, scope)])
     if answer.nvmlReturn != nvml.NVML_SUCCESS:
         raise nvml.NVMLError(answer.nvmlReturn)
+    return _number(answer.value, answer.valueType)
+
+
+def _number(value: Any, kind: int) -> int:
     # The members of nvmlValue_t in the order of nvmlValueType_t.
     members = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
-    return int(getattr(answer.value, members[answer.valueType]))
+    return int(getattr(value, members[kind]))
 
 
 def link_speed(gpu: Any, link: int) -> int:

@@ -30,6 +30,7 @@ from volta_doctor.facts.nvml_calls import (
     read,
     retired_pages,
     utilization,
+    utilization_samples,
     validate_inforom,
 )
 
@@ -155,6 +156,7 @@ GPU: Rows = {
     },
     "memory": {"total reserved used free": either(memory, memory_v1)},
     "utilization": {"gpu memory": utilization},
+    "utilization_samples": {"mean span_ms": utilization_samples},
     "nvlinks": nvlinks,
     "compute_processes": processes(
         nvml.nvmlDeviceGetComputeRunningProcesses_v3, nvml.nvmlDeviceGetComputeRunningProcesses_v2
