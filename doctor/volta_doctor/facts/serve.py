@@ -9,7 +9,7 @@ import posixpath
 
 import msgspec
 
-from volta_doctor.facts import interpreter, model_files, proc
+from volta_doctor.facts import interpreter, model_files, nccl_conf, proc
 from volta_doctor.facts.command_line import allowed, members, options, without_secrets
 from volta_doctor.facts.engines import Flags, read_flags
 from volta_doctor.facts.serve_sources import Launch, from_processes, from_release, from_units
@@ -25,8 +25,9 @@ class Server(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     are free of secrets; `env` is None, for `env_problem`, where this user may not see it.
     `flags_problem` says which flags could not be read. `python` is its interpreter and `prefix`
     that one's environment, None for a server that is no Python program. `home` is where its user's
-    caches lie. `files_problem` is why interpreter or model could not be looked for. The paths of a
-    server in a container begin with /proc/PID/root.
+    caches lie. `nccl_files` are the nccl.conf files in effect and `nccl_conf` the NCCL variables in
+    them. `files_problem` is why these, interpreter or model could not be looked for. The paths of
+    a server in a container begin with /proc/PID/root.
     """
 
     name: str
@@ -45,6 +46,8 @@ class Server(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     python: str | None = None
     prefix: str | None = None
     model_dir: str | None = None
+    nccl_files: list[str] = []
+    nccl_conf: dict[str, str] = {}
     files_problem: str = ""
 
 
@@ -121,6 +124,8 @@ def _server(probe: Probe, launch: Launch) -> Server:
     flags, wrong = read_flags(launch.engine, launch.words, env, config)
     problems = [config_problem, wrong]
     python = prefix = model_dir = None
+    nccl_files: list[str] = []
+    nccl_variables: dict[str, str] = {}
     files_problem = ""
     engine = launch.engine.name
     try:
@@ -130,6 +135,7 @@ def _server(probe: Probe, launch: Launch) -> Server:
         if flags.model:
             places = (env, launch.home, launch.directory, launch.root)
             model_dir = model_files.find(probe, flags.model, flags.revision, *places)
+        nccl_files, nccl_variables = nccl_conf.find(probe, env, launch.home, launch.root)
     except CannotLook as reason:
         files_problem = f"{reason}: run again with sudo"
     return Server(
@@ -149,6 +155,8 @@ def _server(probe: Probe, launch: Launch) -> Server:
         python=python,
         prefix=prefix,
         model_dir=model_dir,
+        nccl_files=nccl_files,
+        nccl_conf=allowed(nccl_variables),
         files_problem=files_problem,
     )
 
