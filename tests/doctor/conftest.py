@@ -91,7 +91,7 @@ def merge(target: Any, change: Any) -> Any:
     """Apply a JSON merge patch (RFC 7396); a mapping with numbers for keys changes a list."""
     if not isinstance(change, dict):
         return change
-    if isinstance(target, list):
+    if isinstance(target, list) and all(isinstance(key, int) for key in change):
         changed = list(target)
         for index, value in change.items():
             if index == len(changed):

@@ -52,14 +52,16 @@ def earlier(facts: Facts, gpu: GpuFacts, count: int, counter: Counter) -> list[P
     """
     boot_time = facts.host.need().boot_time
     found: list[Point] = []
+    ceiling = count
     for point in points(facts, gpu, counter):
-        if point.time < boot_time or point.reading > count:
+        if point.time < boot_time or point.reading > ceiling:
             break
         found.append(point)
-        count = point.reading
+        ceiling = point.reading
     if not found:
         raise Missing(
-            f"Nothing tells whether it rises: no reading since it began to count. {AGAIN}"
+            f"It reads {count}, and no earlier reading since the driver was loaded tells whether"
+            f" that is new. {AGAIN}"
         )
     return found
 

@@ -169,8 +169,8 @@ class Compared(NamedTuple):
 
     def shown_alone(self, what: str) -> str:
         """Put the readings that nothing can be compared with in words."""
-        listed = ", ".join(f"{self.now[number]} on link {number}" for number in self.alone)
-        return f"{what[0].upper()}{what[1:]}: {listed}. {next(iter(self.alone.values()))}"
+        reason = next(iter(self.alone.values()))
+        return f"{what[0].upper()}{what[1:]} on {named(list(self.alone))}. {reason}"
 
 
 def _age(point: Point) -> int:
