@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import textwrap
@@ -12,6 +13,7 @@ from volta_doctor import plugins
 from volta_doctor.catalog import checks
 from volta_doctor.checks import CHECKS
 from volta_doctor.judge import examine, fold, judge, sections_of
+from volta_doctor.plugins.rules import Rule
 from volta_doctor.profile import detect
 
 HOT = """
@@ -274,6 +276,30 @@ def test_where_rules_are_looked_for(tmp_path, monkeypatch):
     assert [str(path) for path in plugins.directories(env, site=False)] == ["/a", "/b"]
     monkeypatch.setattr(plugins, "SITE", tmp_path / "none")
     assert plugins.directories({}) == []
+
+
+def test_the_examples_of_the_document_work(repo, rules, package, examined):
+    text = (repo / "docs/plugins.md").read_text()
+    blocks = {
+        kind: re.findall(rf"```{kind}\n(.*?)```", text, re.DOTALL) for kind in ("yaml", "python")
+    }
+    assert rules(*blocks["yaml"]) == []
+    old = {"compute_capability": "7.0", "vbios": "88.00.13.00.02"}
+    volta, _ = examined("acme-vbios", {"nvml": {"gpus": {0: old}}})
+    assert volta.message.endswith("runs 88.00.13.00.02.")
+    (other,) = examined("acme-vbios", {"nvml": {"gpus": {0: old | {"compute_capability": "8.0"}}}})
+    assert other.status == "ok"
+    assert examined("acme-hot-room")[0].message == "It is at 37 C."
+    no_driver = {"host": {"kernel": "6.12.1"}, "modules": {"proc_version": None}}
+    assert examined("acme-kernel", no_driver)[0].message == "It runs 6.12.1 with driver none."
+    assert package(blocks["python"][0]) == []
+    assert examined("acme-asset-tag")[0].message == "The host is called gpu1."
+
+
+def test_every_key_of_a_rule_is_documented(repo):
+    text = (repo / "docs/plugins.md").read_text()
+    for field in Rule.__struct_fields__:
+        assert field in text or field == "active", field
 
 
 def test_the_command_line_takes_a_directory(repo, tmp_path):
