@@ -1,13 +1,17 @@
 """A host made of files and canned answers, and facts made by changing healthy ones."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec.inspect
 import pytest
 
-from volta_doctor.facts.model import Snapshot, decode
+from volta_doctor.facts.model import Facts, Snapshot, decode, encode
 from volta_doctor.findings import Finding
 from volta_doctor.probe import Answer, CannotLook, Completed, Disk, Probe
 from volta_doctor.profile import Profile
@@ -160,3 +164,66 @@ def report(snapshot_with: Callable[..., Snapshot]) -> Callable[..., Report]:
         return build(snapshot_with({}), profile, rank(fold(list(findings))), notes)
 
     return make
+
+
+@pytest.fixture
+def doctor(repo: Path, tmp_path: Path) -> Callable[..., "subprocess.CompletedProcess[str]"]:
+    """Run the command; it remembers nothing on this machine, and takes no waivers from it."""
+
+    def run(*args: str, **env: str) -> "subprocess.CompletedProcess[str]":
+        state, config = str(tmp_path / "state"), str(tmp_path / "config")
+        paths = {"PYTHONPATH": str(repo / "doctor"), "COLUMNS": "80"}
+        paths |= {"XDG_STATE_HOME": state, "XDG_CONFIG_HOME": config}
+        return subprocess.run(
+            [sys.executable, "-m", "volta_doctor", *args],
+            capture_output=True,
+            text=True,
+            stdin=subprocess.DEVNULL,
+            env={**os.environ, **paths, **env},
+            timeout=60,
+        )
+
+    return run
+
+
+@pytest.fixture
+def saved(
+    tmp_path: Path, snapshot_with: Callable[..., Snapshot]
+) -> Callable[[Mapping[str, Any]], str]:
+    """Write the healthy snapshot with changes to a file, and return its path."""
+
+    def save(sections: Mapping[str, Any]) -> str:
+        path = tmp_path / "snapshot.json"
+        path.write_bytes(encode(snapshot_with(sections)))
+        return str(path)
+
+    return save
+
+
+def parts(kind: Any) -> Iterator[Any]:
+    """Yield the types that a type of msgspec.inspect is made of, itself among them."""
+    yield kind
+    for name in ("item_type", "key_type", "value_type"):
+        if hasattr(kind, name):
+            yield from parts(getattr(kind, name))
+    for part in (*getattr(kind, "types", ()), *getattr(kind, "item_types", ())):
+        yield from parts(part)
+
+
+@pytest.fixture(scope="session")
+def fact_fields() -> dict[tuple[type, str], list[Any]]:
+    """Every field of every struct of a snapshot: (struct, name), and what its type is made of."""
+    found: dict[tuple[type, str], list[Any]] = {}
+    todo = [msgspec.inspect.type_info(Facts)]
+    seen: set[str] = set()
+    while todo:
+        struct = todo.pop()
+        if repr(struct) in seen or not isinstance(struct, msgspec.inspect.StructType):
+            continue
+        seen.add(repr(struct))
+        for field in struct.fields:
+            made_of = list(parts(field.type))
+            plain = getattr(struct.cls, "__origin__", struct.cls)  # Section[T] is Section
+            found.setdefault((plain, field.name), []).extend(made_of)
+            todo += made_of
+    return found

@@ -12,38 +12,12 @@ import jsonschema
 import pytest
 
 from volta_doctor import catalog, docs
-from volta_doctor.facts.model import encode
 
 NO_CARD = {
     "pci": {"devices": []},
     "modules": {"proc_version": None},
     "release": {"manifest": {"profile": "cpu"}},
 }
-
-
-@pytest.fixture
-def doctor(repo):
-    def run(*args, **env):
-        paths = {"PYTHONPATH": str(repo / "doctor"), "COLUMNS": "80"}
-        return subprocess.run(
-            [sys.executable, "-m", "volta_doctor", *args],
-            capture_output=True,
-            text=True,
-            env={**os.environ, **paths, **env},
-            timeout=60,
-        )
-
-    return run
-
-
-@pytest.fixture
-def saved(tmp_path, snapshot_with):
-    def save(sections):
-        path = tmp_path / "snapshot.json"
-        path.write_bytes(encode(snapshot_with(sections)))
-        return str(path)
-
-    return save
 
 
 @pytest.mark.parametrize(
@@ -76,7 +50,10 @@ def test_the_schema_refuses_a_report_of_another_shape(doctor, saved):
 @pytest.mark.parametrize(
     ("args", "says"),
     [
-        (["check", "--select", "driver-loded"], "no check or area 'driver-loded'; did you mean driver-loaded"),
+        (
+            ["check", "--select", "driver-loded"],
+            "no check or area 'driver-loded'; did you mean driver-loaded",
+        ),
         (["check", "--select", ","], "names no check"),
         (["check", "--profile", "a100"], "no profile 'a100'; there are cpu, dgx-1"),
         (["check", "--profile", "/no/such.yaml"], "/no/such.yaml: No such file"),

@@ -1,8 +1,13 @@
 """`volta-doctor snapshot`: save the facts, for check --snapshot on any machine."""
 
+from typing import TYPE_CHECKING
+
 import click
 
 from volta_doctor.cli.options import Scope, scoped
+
+if TYPE_CHECKING:
+    from volta_doctor.facts.model import Snapshot
 
 
 @click.command()
@@ -26,11 +31,24 @@ def snapshot(scope: Scope, output: str, redact: bool, source: str | None) -> Non
     sections = {*COLLECTORS, *OPT_IN}
     saved = looking.read(source) if source else looking.taken(scope, sections)
     if redact:
-        from volta_doctor.redact import redacted
-
-        saved = redacted(saved)
+        saved = _redacted(saved)
     data = model.encode(saved)
     if output == "-":
         click.echo(data, nl=False)
     else:
         save(output, data)
+
+
+def _redacted(whole: "Snapshot") -> "Snapshot":
+    """Redact, and tell where a name of the site is a word that some check goes by."""
+    from volta_doctor.cli.looking import judged
+    from volta_doctor.redact import redacted
+
+    result = redacted(whole)
+    told = [
+        {(f.id, f.status, f.count) for f in judged(Scope(snapshot="-"), side).report.findings}
+        for side in (whole, result)
+    ]
+    if changed := sorted({check_id for check_id, *_ in told[0] ^ told[1]}):
+        click.echo(f"redacting changes the verdict of: {', '.join(changed)}", err=True)
+    return result

@@ -76,11 +76,11 @@ def crc_errors(link: NvLinkFacts) -> int | None:
 
 def state_file(probe: Probe) -> str | None:
     """Return where this user's history is kept, None where there is no home for it."""
-    if probe.is_root:
-        return OF_ROOT
     state, home = probe.env.get("XDG_STATE_HOME", ""), probe.env.get("HOME", "")
     if state.startswith("/"):  # a relative one is to be ignored (XDG Base Directory Specification)
         return f"{state}/{_OF_USER}"
+    if probe.is_root:
+        return OF_ROOT
     return f"{home}/.local/state/{_OF_USER}" if home else None
 
 
