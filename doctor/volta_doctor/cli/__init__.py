@@ -3,6 +3,7 @@
 The modules of verbs import the rest of the doctor inside their functions: --help must come at once.
 """
 
+import os
 import sys
 
 import click
@@ -33,8 +34,23 @@ for verb in (check, fix, watch, snapshot, diff, explain, listing):
     cli.add_command(verb)
 
 
+def _open_standard_streams() -> None:
+    """Lead those that the caller has closed to nowhere.
+
+    Else the next file that is opened would get the number of stdout, and the report.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free: this one
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(number, "w" if number else "r", closefd=False))
+
+
 def main() -> None:
     """Run the command line with the exit codes that every verb shares."""
+    _open_standard_streams()
     try:
         code = cli.main(prog_name="volta-doctor", standalone_mode=False)
     except click.ClickException as error:
