@@ -224,6 +224,7 @@ def test_what_loads_uvm(booted, files, unit, line):
 def test_what_does_not_load_uvm(booted):
     files = {
         "/etc/modules-load.d/cuda.conf": "#nvidia-uvm\nnvidia\n",
+        "/etc/modules-load.d/modules.conf": "-> ../modules",  # which a minimal Debian lacks
         "/usr/lib/modules-load.d/cuda.conf": "nvidia-uvm\n",  # hidden by the one above
         "/lib/systemd/system/nvidia-init.service": "# nvidia-uvm\nExecStart=nvidia-modprobe -c0\n",
     }

@@ -13,14 +13,15 @@ _YES, _NO = ("1", "yes", "y", "true", "t", "on"), ("0", "no", "n", "false", "f",
 def drop_ins(probe: Probe, directories: list[str]) -> list[str]:
     """Return the .conf files of drop-in directories in the order in which they apply.
 
-    Of files with one name only that of the first directory counts (systemd.syntax(7)).
+    Of files with one name only that of the first directory counts (systemd.syntax(7)); a minimal
+    Debian has a link there that leads nowhere.
     """
     found: dict[str, str] = {}
     for directory in directories:
         for name in probe.names(directory):
             if name.endswith(".conf"):
                 found.setdefault(name, f"{directory}/{name}")
-    return [found[name] for name in sorted(found)]
+    return [found[name] for name in sorted(found) if probe.exists(found[name])]
 
 
 def find_remove_ipc(probe: Probe) -> tuple[bool, str]:
