@@ -4,6 +4,7 @@ python -m volta_doctor.docs
 """
 
 import json
+import re
 from pathlib import Path
 
 import msgspec
@@ -24,8 +25,12 @@ not apply to this host). Checks marked *Volta* are skipped on a host without a V
 marked *NVIDIA* on one without any NVIDIA card; those marked *active* load the GPU and run only
 with `--active`.
 
-Exit codes: 0 healthy, 1 warnings, 2 failures, 3 could not tell, 64 wrong usage.
+A site adds its own as [plugins](plugins.md) and bears with a problem by a [waiver](waivers.md).
+[doctor.md](doctor.md) tells how to use the doctor.
 """
+
+# What Markdown would take for markup, or HTML for a tag.
+_SPECIAL = re.compile(r"([\\`*<>\[\]]|(?<!\w)_|_(?!\w))")
 
 
 def checks_md() -> str:
@@ -33,6 +38,10 @@ def checks_md() -> str:
     rows = checks().values()
     areas = list(dict.fromkeys(row.area for row in rows))
     parts = [_HEAD]
+    for area in areas:
+        links = ", ".join(f"[{row.id}](#{row.id})" for row in rows if row.area == area)
+        parts.append(f"- **{area}**: {links}")
+    parts.append("")
     for area in areas:
         parts.append(f"## {area.capitalize()}\n")
         parts += [_section(row) for row in rows if row.area == area]
@@ -42,19 +51,23 @@ def checks_md() -> str:
 def _section(row: Row) -> str:
     names = {"volta": " *Volta*", "nvidia": " *NVIDIA*"}
     marks = names.get(row.gpu, "") + " *active*" * row.active
-    lines = [f"### {row.id}\n", f"{row.title[0].upper()}{row.title[1:]}.{marks}\n"]
-    lines += [f"- **{level}**: {text}" for level, text in row.rule.items()]
+    lines = [f"### {row.id}\n", f"{_text(row.title[0].upper() + row.title[1:])}.{marks}\n"]
+    lines += [f"- **{level}**: {_text(text)}" for level, text in row.rule.items()]
     also = f"; uses: {', '.join(row.uses)}" if row.uses else ""
     lines.append(f"- needs: {', '.join(row.needs)}{also}")
     if row.hides:
         lines.append(f"- hides: {', '.join(row.hides)}")
     if row.blinds:
         lines.append(f"- hides checks that cannot tell for want of: {', '.join(row.blinds)}")
-    lines.append(f"- fix (risk: {row.risk}): {row.fix}")
+    lines.append(f"- fix (risk: {row.risk}): {_text(row.fix)}")
     if row.volta_note:
-        lines.append(f"- on Volta: {row.volta_note}")
-    lines.append(f"- source: {row.source}\n")
+        lines.append(f"- on Volta: {_text(row.volta_note)}")
+    lines.append(f"- source: {_text(row.source)}\n")
     return "\n".join(lines)
+
+
+def _text(text: str) -> str:
+    return _SPECIAL.sub(r"\\\1", text)
 
 
 def schema_json() -> str:

@@ -40,7 +40,8 @@ def render(report: Report, file: TextIO, verbose: bool) -> str:
         for line in page.head(report):
             console.print(line, soft_wrap=True)
         for group in grouped(report.findings, page.has_paragraph):
-            follow = [finding for finding in folded if finding.folded_under in group.ids]
+            hides = group.hides
+            follow = [f for f in folded if f.folded_under in group.ids and f.id in hides]
             for line in [Text(), *page.paragraph(group, follow)]:
                 console.print(line, soft_wrap=True)
         for line in [Text(), *page.foot(report)]:
