@@ -4,6 +4,7 @@ A command may hang, even in the kernel, where SIGKILL does not reach it; it may 
 and it may leave children behind that hold its output open. None of that may hold the doctor.
 """
 
+import codecs
 import contextlib
 import os
 import selectors
@@ -62,22 +63,18 @@ class _Tail:
         return b"".join(self.chunks).decode(errors="replace")
 
 
-class _Lines:
-    """A stream of which nothing is kept: each line goes to `take`."""
+class _Passed:
+    """A stream of which nothing is kept: each piece goes to `take`."""
 
     truncated = False
 
     def __init__(self, take: Callable[[str], None]) -> None:
-        self.take, self.rest = take, b""
+        self.take, self.decoder = take, codecs.getincrementaldecoder("utf-8")("replace")
 
     def add(self, chunk: bytes) -> None:
-        *lines, self.rest = (self.rest + chunk).split(b"\n")
-        for line in lines:
-            self.take(line.decode(errors="replace"))
+        self.take(self.decoder.decode(chunk))
 
     def text(self) -> str:
-        if self.rest:
-            self.add(b"\n")
         return ""
 
 
@@ -90,7 +87,7 @@ def run(
 ) -> Completed:
     """Run a command for at most `limit` seconds. Raises OSError when it cannot start.
 
-    With `take` each line of its output goes there at once, and none is kept.
+    With `take` each piece of its output goes there at once, and none is kept.
     """
     started = time.monotonic()
     process = subprocess.Popen(
@@ -102,7 +99,7 @@ def run(
         env=env,
         start_new_session=True,
     )
-    out, err = _Lines(take) if take else _Tail(), _Tail()
+    out, err = _Passed(take) if take else _Tail(), _Tail()
     code = _read(process, {process.stdout: out, process.stderr: err}, started + limit)
     if code is None:
         with contextlib.suppress(OSError):
@@ -115,7 +112,7 @@ def run(
 
 def _read(
     process: subprocess.Popen[bytes],
-    tails: Mapping[IO[bytes] | None, _Tail | _Lines],
+    tails: Mapping[IO[bytes] | None, _Tail | _Passed],
     deadline: float,
 ) -> int | None:
     """Read until all streams end, the command has ended and is silent, or the deadline."""

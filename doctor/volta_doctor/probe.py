@@ -246,7 +246,7 @@ class Probe:
     def run(self, *argv: str, limit: float, take: Callable[[str], None] | None = None) -> Completed:
         """Run a command for at most `limit` seconds. Raises CannotLook when it cannot start.
 
-        With `take` each line of its output goes there at once and none is kept, for output that
+        With `take` each piece of its output goes there at once and none is kept, for output that
         memory may not hold. A command stuck in the kernel (a wedged driver) does not die of
         SIGKILL: it is left behind rather than waited for.
         """

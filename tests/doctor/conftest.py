@@ -61,8 +61,8 @@ class FakeProbe(Probe):
         answer = self.commands[line]
         code, out, err = answer if isinstance(answer, tuple) else (0, answer, "")
         if take:
-            for text in out.splitlines():
-                take(text)
+            for begin in range(0, len(out), 1000):
+                take(out[begin : begin + 1000])
             out = ""
         return Completed(code, out, err, 0.01)
 

@@ -2,7 +2,6 @@
 
 import re
 from collections import Counter, deque
-from collections.abc import Callable
 
 import msgspec
 
@@ -14,6 +13,7 @@ LIMIT_S = _JOURNAL_S + _DMESG_S + 3
 MAX_LINES = 20_000
 _MAX_OF_A_KIND = 1_000
 _MAX_TEXT = 2_000  # characters; the kernel's own records are shorter
+_MAX_REST = 100_000
 # An oldest line later than this means that the ring buffer has overwritten the boot.
 BOOT_LINES_S = 60.0
 
@@ -28,6 +28,8 @@ _OF_INTEREST = re.compile(
     r"|blocked for more than"
     r"|[Kk]ey was rejected"
 )
+# One of these is in each of them: most of a storm can be passed over without a closer look.
+_WORDS = ("NVRM", "fallen", "AER", "PCIe Bus", "aer_", "oom-", "ill", "blocked for", "was rejected")
 _TIMED = re.compile(r"\[\s*(\d+\.\d+)\] (?:\S+ kernel: )?(.*)")
 _ESCAPED = re.compile(r"\s*\\x0a\s*")  # /dev/kmsg writes a line feed inside a message so
 
@@ -42,9 +44,10 @@ class LogLine(msgspec.Struct, frozen=True):
 class KernelLogFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The messages, oldest first; `source` is where they came from.
 
-    The newest 20 000 are kept, and from further back those that a check may ask for; `left_out`
-    counts the others. `since` is how far back the look went, in seconds after boot: the log may
-    begin later than the boot, or be longer than there was time for. None stands for the first line.
+    The newest 20 000 and a few are kept, and from further back those that a check may ask for;
+    `left_out` counts the others. `since` is how far back the look went, in seconds after boot: the
+    log may begin later than the boot, or be longer than there was time for. None stands for the
+    first line.
     """
 
     source: str
@@ -67,113 +70,127 @@ class KernelLogFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
         return [(n, line) for n, line in self.numbered() if regex.search(line.text)]
 
 
-class _Sieve:
-    """Takes lines in either order and keeps what `KernelLogFacts` says."""
-
-    def __init__(self, newest_first: bool = False) -> None:
-        self.newest_first = newest_first
-        self.recent: deque[LogLine] = deque()
-        self.older: list[LogLine] = []
-        self.kinds: Counter[str] = Counter()
-        self.seen = 0
-        self.since = float("inf")
-
-    def add(self, line: LogLine) -> None:
-        self.seen += 1
-        self.since = min(self.since, line.time)
-        if self.newest_first and len(self.recent) == MAX_LINES:
-            self._consider(line)
-            return
-        self.recent.append(line)
-        if len(self.recent) > MAX_LINES:
-            self._consider(self.recent.popleft())
-
-    def facts(self, source: str) -> KernelLogFacts | None:
-        """Return what was kept, None where there was no line."""
-        if not self.seen:
-            return None
-        lines = [*self.recent, *self.older] if self.newest_first else [*self.older, *self.recent]
-        if self.newest_first:
-            lines.reverse()
-        since = None if self.since == lines[0].time else self.since
-        left_out = self.seen - len(lines)
-        return KernelLogFacts(source=source, lines=lines, left_out=left_out, since=since)
-
-    def _consider(self, line: LogLine) -> None:
-        found = _OF_INTEREST.search(line.text)
-        if found and len(self.older) < MAX_LINES and self.kinds[found[0]] < _MAX_OF_A_KIND:
-            self.kinds[found[0]] += 1
-            self.older.append(line)
-
-
-class TimedLines:
-    """Parses `[   12.345678] text`: dmesg, and journalctl -o short-monotonic with host and tag.
+def parse_lines(text: str) -> list[LogLine]:
+    """Parse `[   12.345678] text`: dmesg, and journalctl -o short-monotonic with host and tag.
 
     A line without a time goes on with the message above it: some of the driver's take three.
     """
-
-    def __init__(self, take: Callable[[LogLine], None]) -> None:
-        self.take = take
-        self.time: float | None = None
-        self.parts: list[str] = []
-
-    def add(self, text: str) -> None:
-        """Take the next line of text."""
-        if match := _TIMED.match(text):
-            self.end()
-            self.time, self.parts = float(match[1]), [match[2]]
-        elif len(self.parts) < 20:
-            self.parts.append(text.strip())
-
-    def end(self) -> None:
-        """Hand on the last message."""
-        if self.time is not None:
-            self.take(LogLine(self.time, " ".join(self.parts)[:_MAX_TEXT]))
-        self.time, self.parts = None, []
+    found: list[tuple[float, list[str]]] = []
+    for line in text.splitlines():
+        if match := _TIMED.match(line):
+            found.append((float(match[1]), [match[2]]))
+        elif found:
+            found[-1][1].append(line.strip())
+    return [LogLine(time, " ".join(parts)[:_MAX_TEXT]) for time, parts in found]
 
 
-def parse_record(record: str) -> LogLine | None:
-    """Parse a record of /dev/kmsg: `priority,sequence,microseconds,flags;text`, then key=value."""
+def _messages(text: str) -> int:
+    return text.count("\n[") + 1
+
+
+def parse_record(record: str) -> str:
+    """Return a record of /dev/kmsg as dmesg shows it, or nothing where it is none.
+
+    Its form is `priority,sequence,microseconds,flags;text`, then lines of key=value.
+    """
     prefix, semicolon, rest = record.partition(";")
     fields = prefix.split(",")
     if not semicolon or len(fields) < 3 or not fields[2].isdigit():
-        return None
+        return ""
     text = _ESCAPED.sub(" ", rest.split("\n", 1)[0])
-    return LogLine(int(fields[2]) / 1e6, text[:_MAX_TEXT])
+    return f"[{int(fields[2]) / 1e6:.6f}] {text}\n"
 
 
-def from_kmsg(probe: Probe) -> _Sieve:
+class Sieve:
+    """Takes a log piece by piece, in either order, and keeps what `KernelLogFacts` says."""
+
+    def __init__(self, newest_first: bool = False) -> None:
+        self.newest_first = newest_first
+        self.rest = ""  # of a message that the next piece may continue
+        self.recent: deque[str] = deque()
+        self.recent_lines = 0
+        self.older: list[LogLine] = []
+        self.kinds: Counter[str] = Counter()
+        self.passed_over = 0
+        self.oldest = ""
+
+    def add(self, piece: str) -> None:
+        """Take the next piece of the log's text."""
+        text = self.rest + piece
+        end = text.rfind("\n[") + 1
+        self.rest = text[end:][:_MAX_REST]
+        if end:
+            self._take(text[:end])
+
+    def facts(self, source: str) -> KernelLogFacts | None:
+        """Return what was kept, None where there was no line."""
+        self._take(self.rest)
+        recent = [line for text in self.recent for line in parse_lines(text)]
+        lines = [*recent, *self.older] if self.newest_first else [*self.older, *recent]
+        if not lines:
+            return None
+        if self.newest_first:
+            lines.reverse()
+        ends = parse_lines(self.oldest)
+        since = ends[-1 if self.newest_first else 0].time if ends else lines[0].time
+        return KernelLogFacts(
+            source=source,
+            lines=lines,
+            left_out=self.passed_over - len(self.older),
+            since=since if since < lines[0].time else None,
+        )
+
+    def _take(self, text: str) -> None:
+        if self.newest_first or not self.oldest:
+            self.oldest = text
+        if self.newest_first and self.recent_lines >= MAX_LINES:
+            self._consider(text)
+            return
+        self.recent.append(text)
+        self.recent_lines += _messages(text)
+        # Whole pieces are passed over, so that a few lines more may stay.
+        while self.recent_lines - _messages(self.recent[0]) >= MAX_LINES and not self.newest_first:
+            self.recent_lines -= _messages(self.recent[0])
+            self._consider(self.recent.popleft())
+
+    def _consider(self, text: str) -> None:
+        self.passed_over += _messages(text)
+        if not any(word in text for word in _WORDS):
+            return
+        for line in parse_lines(text):
+            found = _OF_INTEREST.search(line.text)
+            if found and len(self.older) < MAX_LINES and self.kinds[found[0]] < _MAX_OF_A_KIND:
+                self.kinds[found[0]] += 1
+                self.older.append(line)
+
+
+def from_kmsg(probe: Probe) -> Sieve:
     """Read the ring buffer itself; quick, but busy hosts overwrite its beginning."""
-    sieve = _Sieve()
+    sieve = Sieve()
     for record in probe.records("/dev/kmsg"):
-        if line := parse_record(record):
-            sieve.add(line)
+        sieve.add(parse_record(record))
     return sieve
 
 
-def from_journal(probe: Probe) -> _Sieve:
+def from_journal(probe: Probe) -> Sieve:
     """Read the journal of this boot, which keeps what the ring buffer has overwritten.
 
     It comes newest first: where it is longer than there is time for, the oldest part is missing.
     """
-    sieve = _Sieve(newest_first=True)
-    lines = TimedLines(sieve.add)
+    sieve = Sieve(newest_first=True)
     argv = ["journalctl", "-k", "-b", "-q", "-r", "--no-pager", "-o", "short-monotonic"]
-    probe.run(*argv, limit=_JOURNAL_S, take=lines.add)
-    lines.end()
-    if not sieve.seen:
+    probe.run(*argv, limit=_JOURNAL_S, take=sieve.add)
+    if not sieve.oldest and not sieve.rest:
         raise CannotLook("journalctl -k -b shows nothing to this user")
     return sieve
 
 
-def from_dmesg(probe: Probe) -> _Sieve:
+def from_dmesg(probe: Probe) -> Sieve:
     """Read the ring buffer through the system call, where /dev/kmsg is missing (containers)."""
-    sieve = _Sieve()
-    lines = TimedLines(sieve.add)
-    done = probe.run("dmesg", limit=_DMESG_S, take=lines.add)
+    sieve = Sieve()
+    done = probe.run("dmesg", limit=_DMESG_S, take=sieve.add)
     if done.exit_code != 0:
         raise CannotLook(f"dmesg: {done.complaint.removeprefix('dmesg: ')}")
-    lines.end()
     return sieve
 
 
