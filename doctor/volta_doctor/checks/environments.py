@@ -1,0 +1,51 @@
+"""Each Python environment that a server runs in, as the subject of a finding."""
+
+from collections.abc import Callable, Iterable
+
+from volta_doctor.catalog import Row, compat
+from volta_doctor.facts.fatbin import DeviceCode, number
+from volta_doctor.facts.model import Facts
+from volta_doctor.facts.python_envs import PythonEnv
+from volta_doctor.findings import Finding
+
+Judge = Callable[[PythonEnv], Finding]
+
+
+def each_env(facts: Facts, row: Row, judge: Judge) -> Iterable[Finding]:
+    """Judge every environment; without one, or without an answer, say why it is not."""
+    found = facts.python_envs.need()
+    for env in found.envs:
+        if env.problem:
+            yield row.unknown(f"It cannot be read: {env.problem}.", subject=env.prefix)
+        else:
+            yield judge(env)
+    if not found.envs:
+        yield nothing(row, found.problem, "No server of this host runs in a Python environment.")
+
+
+def nothing(row: Row, problem: str, text: str) -> Finding:
+    """Say that there is nothing to judge, or that it may have been missed."""
+    if problem:
+        return row.unknown(f"{text} One may have been missed: {problem}.")
+    return row.skip(text)
+
+
+def users(env: PythonEnv) -> str:
+    """Name who runs in an environment."""
+    return ", ".join(env.used_by) or "nobody"
+
+
+def volta_arch() -> str:
+    """Return Volta's architecture as device code names it: 70."""
+    return compat().volta.compute_capability.replace(".", "")
+
+
+def runs_from_ptx(code: DeviceCode) -> bool:
+    """Say whether the driver can compile some PTX of it for Volta: any for no newer GPU."""
+    return any(a.isdigit() and number(a) <= number(volta_arch()) for a in code.ptx)
+
+
+def archs(code: DeviceCode) -> str:
+    """List what a file carries device code for."""
+    found = [f"sm_{arch}" for arch in code.sass] + [f"PTX compute_{arch}" for arch in code.ptx]
+    return ", ".join(found) or "no device code"

@@ -1,0 +1,150 @@
+"""Can the torch of each environment, and what came with it, run on Volta?"""
+
+import re
+from collections.abc import Iterable, Iterator
+
+from packaging.utils import canonicalize_name
+from packaging.version import InvalidVersion, Version
+
+from volta_doctor.catalog import Row, compat
+from volta_doctor.checks.environments import archs, each_env, runs_from_ptx, volta_arch
+from volta_doctor.checks.registry import check
+from volta_doctor.facts.model import Facts
+from volta_doctor.facts.python_envs import PythonEnv
+from volta_doctor.findings import Evidence, Finding
+
+
+@check("torch-arch")
+def torch_arch(facts: Facts, row: Row) -> Iterable[Finding]:
+    """Without sm_70 code every kernel fails: 'no kernel image is available for execution'."""
+    return each_env(facts, row, lambda env: _judge_torch(row, env))
+
+
+def _judge_torch(row: Row, env: PythonEnv) -> Finding:
+    if env.torch is None:
+        return row.skip("No torch is installed in it.", subject=env.prefix)
+    built = f"CUDA {env.torch_cuda}" if env.torch_cuda else f"ROCm {env.torch_hip}"
+    version = Evidence(f"torch/version.py in {env.prefix}", f"{env.torch}, {built}")
+    if env.torch_cuda is None:
+        if env.torch_hip is None:
+            seen = Evidence(version.source, f"{env.torch}, cuda None")
+            text = f"torch {env.torch} is a CPU build: it uses no GPU at all."
+            return row.fail(text, seen, subject=env.prefix)
+        text = f"torch {env.torch} is built for AMD's GPUs ({built})."
+        return row.fail(text, version, subject=env.prefix)
+    code, volta = env.torch_code, volta_arch()
+    if code is None:
+        return _judge_by_table(row, env, version)
+    seen = Evidence(env.torch_library, archs(code))
+    pieces, most = code.sass.get(volta, 0), max(code.sass.values(), default=0)
+    if code.problem and 2 * pieces < most:
+        text = f"The device code of torch {env.torch} is not known in full: {env.torch_problem}."
+        return row.unknown(text, version, seen, subject=env.prefix)
+    if pieces and 2 * pieces >= most:
+        text = f"torch {env.torch} carries sm_{volta} code."
+        return row.ok(text, version, seen, subject=env.prefix)
+    if pieces:
+        text = f"torch {env.torch} has sm_{volta} code in {pieces} pieces of {most} only."
+        return row.fail(text, version, seen, subject=env.prefix)
+    if runs_from_ptx(code):
+        text = f"torch {env.torch} has only PTX for this GPU: its first run compiles it."
+        return row.info(text, version, seen, subject=env.prefix)
+    text = f"torch {env.torch} for CUDA {env.torch_cuda} has no sm_{volta} code: {archs(code)}."
+    return row.fail(text, version, seen, subject=env.prefix)
+
+
+def _judge_by_table(row: Row, env: PythonEnv, version: Evidence) -> Finding:
+    try:
+        public = Version(env.torch or "").public
+        build = compat().torch_build(public, env.torch_cuda or "")
+    except InvalidVersion:
+        build = None
+    if build is None:
+        text = f"{env.torch_problem}, and no table tells of torch {env.torch}"
+        return row.unknown(
+            f"{text} for CUDA {env.torch_cuda}.".capitalize(), version, subject=env.prefix
+        )
+    table = Evidence("compat.yaml", f"torch {build.versions}, {', '.join(build.cuda)}")
+    wheels = f"The wheels of torch {env.torch} for CUDA {env.torch_cuda} carry"
+    if build.sm_70:
+        return row.ok(f"{wheels} sm_70 code.", version, table, subject=env.prefix)
+    return row.fail(f"{wheels} no sm_70 code.", version, table, subject=env.prefix)
+
+
+@check("cu13-lib")
+def cu13_lib(facts: Facts, row: Row) -> Iterable[Finding]:
+    """A CUDA 13 build has no code for Volta, though the R580 driver reports CUDA 13."""
+    return each_env(facts, row, lambda env: _judge_libraries(facts, row, env))
+
+
+def _judge_libraries(facts: Facts, row: Row, env: PythonEnv) -> Finding:
+    found = [*_packages_of_13(env), *_links_to_13(facts, env)]
+    if found:
+        names = ", ".join(evidence.text for evidence in found[:3])
+        more = f" and {len(found) - 3} more" if found[3:] else ""
+        return row.fail(f"Built for CUDA 13: {names}{more}.", *found, subject=env.prefix)
+    if facts.so_archs.data is None:
+        text = f"Its extensions were not looked at: {facts.so_archs.error}."
+        return row.unknown(text, subject=env.prefix)
+    if unread := facts.so_archs.data.unread.get(env.prefix):
+        return row.unknown(f"Not all extensions were looked at: {unread[0]}.", subject=env.prefix)
+    count = len(env.distributions) + len(env.conda)
+    return row.ok(f"None of its {count} packages is built for CUDA 13.", subject=env.prefix)
+
+
+def _too_new() -> int:
+    """Return the first CUDA without Volta: 13."""
+    return int(compat().toolkit.nvcc_below.split(".")[0])
+
+
+def _packages_of_13(env: PythonEnv) -> Iterator[Evidence]:
+    table = compat().cuda_13
+    tag = re.compile(rf"(?:^|[^a-z0-9])cu(?:da)?_?{_too_new()}")
+    for package in env.distributions:
+        name, local = canonicalize_name(package.name), package.version.partition("+")[2]
+        if name in table.exempt:
+            continue
+        of_nvidia = name in table.names and _major(package.version) >= _too_new()
+        if of_nvidia or tag.search(name) or tag.search(f"+{local}"):
+            yield Evidence(f"dist-info in {env.prefix}", f"{package.name} {package.version}")
+    for item in env.conda:
+        of_nvidia = item.name in table.names and _major(item.version) >= _too_new()
+        if of_nvidia or tag.search(f"-{item.build}"):
+            yield Evidence(f"{env.prefix}/conda-meta", f"{item.name} {item.version} {item.build}")
+    if env.torch_cuda and _major(env.torch_cuda) >= _too_new():
+        text = f"torch {env.torch} (CUDA {env.torch_cuda})"
+        yield Evidence(f"torch/version.py in {env.prefix}", text)
+
+
+def _links_to_13(facts: Facts, env: PythonEnv) -> Iterator[Evidence]:
+    for item in facts.so_archs.data.objects if facts.so_archs.data else []:
+        runtime = re.fullmatch(r"libcudart\.so\.(\d+)(?:\.\d+)?", item.runtime or "")
+        if item.env == env.prefix and runtime and int(runtime[1]) >= _too_new():
+            yield Evidence(item.path, f"{item.path.rsplit('/', 1)[-1]} (links {item.runtime})")
+
+
+def _major(version: str) -> int:
+    match = re.match(r"\d+", version)
+    return int(match[0]) if match else 0
+
+
+@check("cudnn")
+def cudnn(facts: Facts, row: Row) -> Iterable[Finding]:
+    """The kernels of later releases do not run on Volta."""
+    return each_env(facts, row, lambda env: _judge_cudnn(row, env))
+
+
+def _judge_cudnn(row: Row, env: PythonEnv) -> Finding:
+    if env.cudnn is None:
+        return row.skip("It brings no cuDNN along.", subject=env.prefix)
+    below = compat().cudnn.below
+    seen = Evidence(env.cudnn_source, env.cudnn)
+    parts = [int(part) for part in re.findall(r"\d+", env.cudnn)]
+    limit = [int(part) for part in below.split(".")]
+    if not parts or (len(parts) == 1 and parts[0] == limit[0]):
+        text = f"{env.cudnn_source} tells no more of its version than {env.cudnn or 'nothing'}."
+        return row.unknown(text, seen, subject=env.prefix)
+    if parts >= limit:
+        text = f"cuDNN {env.cudnn} has no sm_70 code; {below} was the first without."
+        return row.warn(text, seen, subject=env.prefix)
+    return row.ok(f"cuDNN {env.cudnn} is older than {below}.", seen, subject=env.prefix)
