@@ -56,6 +56,11 @@ def gpu_count(facts: Facts, row: Row) -> Finding:
     if expected is not None and expected != len(on_bus):
         text = f"PCI shows {len(on_bus)} GPUs, and such a host has {expected}."
         return row.fail(text, Evidence("profile", f"{expected} GPUs"), *evidence)
+    switches = len(facts.pci.need().nvswitches)
+    expected = facts.expect.nvswitches if facts.expect else None
+    if expected is not None and expected != switches:
+        text = f"PCI shows {switches} NVSwitches, and such a host has {expected}."
+        return row.fail(text, Evidence("profile", f"{expected} NVSwitches"), *evidence)
     container = facts.host.need().container
     if container and count < len(for_host):
         if nodes is None:
