@@ -13,7 +13,7 @@ from volta_doctor.facts.nvml_from_smi import stand_in
 MIB = 1 << 20
 NOT_SUPPORTED = NvmlError(3, "Not Supported")
 # What the XML does not say.
-ELSEWHERE = ("nvlinks",)
+ELSEWHERE = ("nvlinks", "utilization_samples")
 
 
 @pytest.fixture

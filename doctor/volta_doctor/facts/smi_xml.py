@@ -115,14 +115,16 @@ def cuda_version(said: str) -> int:
 
 
 def event_reasons(gpu: Element) -> Reading[int]:
-    """NVML's bit mask."""
+    """NVML's bit mask; a reason that this card does not have (N/A) is not active."""
     for word in ("event", "throttle"):
         place = gpu.find(f"clocks_{word}_reasons")
         if place is None:
             continue
         said = {name: text(place, f"clocks_{word}_reason_{name}") for name in _EVENT_REASONS}
-        if not any(isinstance(reason, str) for reason in said.values()):
-            return next((r for r in said.values() if r), text(gpu, place.tag))
+        errors = [reason for reason in said.values() if isinstance(reason, NvmlError)]
+        untold = next((error for error in errors if error != _ERRORS["N/A"]), None)
+        if untold or not any(isinstance(reason, str) for reason in said.values()):
+            return untold or next(iter(errors), None)
         return sum(bit for name, bit in _EVENT_REASONS.items() if said[name] == "Active")
     return None
 
@@ -134,14 +136,17 @@ def ecc_errors(counter: str, bits: str, kind: str) -> Row:
     def errors(gpu: Element) -> Reading[int]:
         place = gpu.find(f"ecc_errors/{counter}")
         if place is None or place.find(f"{bits}_bit") is not None:
-            return total(gpu)
-        found = [
+            told: Reading[int] = total(gpu)
+            return told
+        found: list[Reading[int]] = [
             row(int, part.tag)(place)
             for part in place
             if re.match(rf"[sd]ram_{kind}(_parity|_secded)?$", part.tag)
         ]
-        refused = next((item for item in found if isinstance(item, NvmlError)), None)
-        return refused or (sum(found) if found else None)
+        counts = [count for count in found if isinstance(count, int)]
+        if len(counts) < len(found):
+            return next(count for count in found if not isinstance(count, int))
+        return sum(counts) if counts else None
 
     return errors
 
