@@ -112,6 +112,7 @@ def options(words: list[str]) -> tuple[list[str], dict[str, str]]:
                 found[name[3:]] = "false"
             name = None if equals else name
         elif name:
+            del found[name]
             found |= _members(name, word)
             name = None
         else:

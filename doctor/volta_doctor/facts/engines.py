@@ -270,7 +270,7 @@ def _convert(text: str, kind: Any) -> Any:
     if kind is bool:
         return text.lower() not in ("false", "0")  # on its own, a flag means true
     if kind == (int | None):
-        if text == "auto" or text == "-1":
+        if text in ("auto", "-1", "0"):  # words for the engine's own choice
             return None
         scaled = re.fullmatch(r"(\d+(?:\.\d+)?)([kmgKMG])", text)
         return int(float(scaled[1]) * _SCALES[scaled[2]]) if scaled else int(text)
