@@ -80,6 +80,15 @@ def test_another_schema_is_wrong_usage(doctor, tmp_path, healthy):
     assert "schema 9" in done.stderr
 
 
+@pytest.mark.parametrize("taken", ["yesterday", "2026-11-30T21:20:00", "0001-01-01T00:00:00+09:00"])
+def test_a_time_that_is_none_is_wrong_usage(doctor, tmp_path, healthy, taken):
+    path = tmp_path / "s.json"
+    path.write_bytes(healthy.replace(b"2026-11-30T21:20:00+00:00", taken.encode(), 1))
+    done = doctor("check", "--snapshot", str(path), "--format", "prometheus")
+    assert done.returncode == 64
+    assert f"no time with its zone: {taken!r}" in done.stderr
+
+
 def test_a_snapshot_replays_to_the_identical_verdict(doctor, tmp_path):
     path = str(tmp_path / "here.json")
     root = ["--root", str(tmp_path)]

@@ -75,6 +75,7 @@ def test_junit_has_the_shape_that_jenkins_reads(written):
         assert set(element.attrib) <= attributes
         assert {child.tag for child in element} <= within
     assert (root.get("tests"), root.get("failures"), root.get("errors")) == ("8", "1", "1")
+    assert root[0].get("timestamp") == "2026-11-30T21:20:00"
     for suite in root:
         assert int(suite.get("tests")) == len(suite.findall("testcase"))
         assert int(suite.get("skipped")) == len(suite.findall("testcase/skipped"))

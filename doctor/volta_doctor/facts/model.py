@@ -4,6 +4,7 @@ One snapshot is one JSON file. It replays to the same verdict on any machine. Ne
 keys; another `schema` number is refused.
 """
 
+from datetime import datetime, timezone
 from typing import Generic, TypeVar
 
 import msgspec
@@ -138,6 +139,20 @@ def decode(data: bytes) -> Snapshot:
             raise SnapshotError(
                 f"the snapshot has schema {schema}, this volta-doctor reads schema {SCHEMA}"
             )
-        return msgspec.json.decode(data, type=Snapshot)
+        snapshot = msgspec.json.decode(data, type=Snapshot)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise SnapshotError(f"not a snapshot: {error}") from error
+    if not _is_time(snapshot.taken):
+        raise SnapshotError(
+            f"not a snapshot: no time with its zone: {snapshot.taken!r} - at `$.taken`"
+        )
+    return snapshot
+
+
+def _is_time(text: str) -> bool:
+    try:
+        time = datetime.fromisoformat(text)
+        time.astimezone(timezone.utc)
+    except (ValueError, OverflowError):  # the latter at the ends of the calendar
+        return False
+    return time.utcoffset() is not None

@@ -1,6 +1,7 @@
 """The report: findings with their summary, and the formats that it can be written in."""
 
 from collections.abc import Callable, Sequence
+from datetime import datetime, timezone
 from importlib import import_module
 from typing import TextIO
 
@@ -46,6 +47,11 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     summary: Summary
     findings: list[Finding]
     notes: list[str] = []
+
+    @property
+    def time(self) -> datetime:
+        """When the facts were taken, in UTC."""
+        return datetime.fromisoformat(self.taken).astimezone(timezone.utc)
 
 
 Format = Callable[[Report, TextIO, bool], str]

@@ -27,7 +27,7 @@ def render(report: Report, _file: TextIO, _verbose: bool) -> str:
         about = {
             "name": area,
             "hostname": _legal(report.host),
-            "timestamp": report.taken.partition("+")[0],  # UTC; the format knows no zone
+            "timestamp": f"{report.time:%Y-%m-%dT%H:%M:%S}",  # the format knows no zone
         }
         suite = Xml.SubElement(root, "testsuite", about | _counts(findings))
         properties = Xml.SubElement(suite, "properties")

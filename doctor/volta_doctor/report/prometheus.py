@@ -5,7 +5,6 @@ series are always there, so that an alert can tell a healthy host from one that 
 """
 
 from collections.abc import Iterable, Iterator
-from datetime import datetime
 from typing import NamedTuple, TextIO
 
 from volta_doctor.findings import SEVERITY
@@ -59,7 +58,7 @@ def _metrics(report: Report) -> Iterator[Metric]:
     yield Metric(
         "volta_doctor_last_run_timestamp_seconds",
         "When the facts were taken.",
-        [({}, datetime.fromisoformat(report.taken).timestamp())],
+        [({}, report.time.timestamp())],
     )
     yield Metric(
         "volta_doctor_info",

@@ -35,7 +35,7 @@ def render(report: Report, _file: TextIO, _verbose: bool) -> str:
                 "executionSuccessful": True,
                 "exitCode": report.summary.exit_code,
                 "exitCodeDescription": report.summary.verdict,
-                "endTimeUtc": report.taken.replace("+00:00", "Z"),
+                "endTimeUtc": f"{report.time:%Y-%m-%dT%H:%M:%SZ}",
                 "properties": {
                     "profile": report.profile.name,
                     "profileReason": report.profile.reason,
