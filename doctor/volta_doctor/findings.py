@@ -36,7 +36,9 @@ class Step(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     `run` is an argument vector; else `write` is the path of a file that gets `content` (the old
     one is kept beside it). `undo` is the argument vector that takes the step back, empty where
-    the earlier state cannot come back or, for a file, where removing it does.
+    the earlier state cannot come back; a file is put back, or removed, before its `undo` is run.
+    Reloads and restarts have themselves as `undo`: at the end of several fixes they are done once,
+    and when fixes are taken back they come last.
     """
 
     run: list[str] = []

@@ -1,25 +1,21 @@
-"""The plan of remedies, and taking those steps of it that are safe to take on this host."""
+"""The plan: what to do about each problem, at what risk, by which steps, and the way back."""
 
-import contextlib
-import os
 import shlex
-import signal
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 
 import msgspec
 
-from volta_doctor import command
 from volta_doctor.catalog import checks
 from volta_doctor.facts.model import Facts
 from volta_doctor.findings import HOST, Finding, Remedy, Status, Step
-from volta_doctor.journal import Entry, Journal, StepFailed
 
 SAFE = ("none", "reconfigure", "restart")
-STEP_S = 300.0
 _STOPS = {"restart", "try-restart", "stop", "--gpu-reset"}
-# Commands that need no more rights than the directories of their paths do.
-_OF_FILES = {"mv", "cp", "ln", "mkdir", "touch", "chmod"}
+_BY_HAND = {
+    "reboot": "it takes a reboot",
+    "rebuild": "it takes a build",
+    "hardware": "it takes hands on the machine",
+}
 
 
 class Fix(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,7 +31,7 @@ class Fix(msgspec.Struct, frozen=True, kw_only=True):
     def for_you(self) -> str:
         """Why a person must do it, empty where `fix --apply` can."""
         if self.remedy.risk not in SAFE:
-            return f"it takes a {self.remedy.risk}" if self.remedy.risk == "reboot" else "by hand"
+            return _BY_HAND[self.remedy.risk]
         return "" if self.remedy.steps else "it takes judgement"
 
     @property
@@ -85,91 +81,6 @@ def servers(facts: Facts) -> list[str]:
     if service and service.unit_state.main_pid:
         return [f"{service.unit} (pid {service.unit_state.main_pid})"]
     return []
-
-
-def needs_root(step: Step) -> bool:
-    """Say whether this user lacks the rights for a step."""
-    if os.geteuid() == 0:
-        return False
-    if step.write:
-        return not _writable(Path(step.write))
-    if step.run[0] in _OF_FILES:
-        return not all(_writable(Path(arg)) for arg in step.run[1:] if arg.startswith("/"))
-    return "--user" not in step.run
-
-
-def shown(step: Step) -> str:
-    """Return a step in one line."""
-    return f"write {step.write}" if step.write else shlex.join(step.run)
-
-
-def take(fix: Fix, journal: Journal, tell: Callable[[str], None]) -> None:
-    """Take a fix's steps, each written to the journal before and after.
-
-    A step that was taken for an earlier fix is not taken twice. Ctrl-C lets the step at work end;
-    then what this fix has begun is taken back, unless it is complete. Raises StepFailed, or
-    KeyboardInterrupt in the end.
-    """
-    mine: list[Entry] = []
-    with held_interrupts(tell) as interrupted:
-        for step in fix.remedy.steps:
-            if journal.has_done(step):
-                tell(f"done already: {shown(step)}")
-                continue
-            tell(f"doing: {shown(step)}")
-            entry = journal.begin(fix.id, step)
-            mine.append(entry)
-            do(step, entry, journal)
-            if interrupted() and step is not fix.remedy.steps[-1]:
-                journal.undo(mine, run, tell)
-        if interrupted():
-            raise KeyboardInterrupt
-
-
-def do(step: Step, entry: Entry, journal: Journal) -> None:
-    """Take one step. Raises StepFailed with the step's own words."""
-    try:
-        if step.write:
-            journal.write_file(entry, step.content)
-        else:
-            run(step.run)
-    except (OSError, StepFailed) as error:
-        journal.end(entry, "failed")
-        raise StepFailed(f"{shown(step)}: {error}") from error
-    journal.end(entry, "done")
-
-
-def run(argv: Sequence[str]) -> None:
-    """Run a command to its end, for at most STEP_S seconds. Raises StepFailed."""
-    path = os.environ.get("PATH", "/usr/bin:/bin") + ":/usr/local/sbin:/usr/sbin:/sbin"
-    try:
-        done = command.run(argv, {**os.environ, "LC_ALL": "C", "PATH": path}, STEP_S)
-    except OSError as error:
-        raise StepFailed(f"{argv[0]}: {error.strerror}") from error
-    if done.exit_code != 0:
-        raise StepFailed(done.complaint)
-
-
-@contextlib.contextmanager
-def held_interrupts(tell: Callable[[str], None]) -> Iterator[Callable[[], bool]]:
-    """Hold Ctrl-C back; the function given says whether there was one."""
-    asked: list[int] = []
-
-    def note(number: int, _frame: object) -> None:
-        if not asked:
-            tell(f"stopping when the step at work has ended, within {STEP_S:.0f} s")
-        asked.append(number)
-
-    before = signal.signal(signal.SIGINT, note)
-    try:
-        yield lambda: bool(asked)
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
-def _writable(path: Path) -> bool:
-    there = next(parent for parent in path.parents if parent.exists())
-    return os.access(there, os.W_OK)
 
 
 def text(fixes: Sequence[Fix], facts: Facts) -> str:

@@ -17,7 +17,7 @@ _HEAD = """\
 # What `volta-doctor fix --apply` did, oldest first. To take it back:
 #   volta-doctor fix --undo {path}
 # or by hand, from the last step to the first: put the `backup` back (or remove the file that was
-# written), run `undo`.
+# written) and run `undo`; reloads and restarts last.
 """
 
 State = Literal["begun", "done", "failed", "undone"]
@@ -28,7 +28,7 @@ class StepFailed(Exception):  # noqa: N818 - it is an answer, not an accident
 
 
 class Entry(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """One step of the fix of a check.
+    """One step of the fix of the checks in `id`.
 
     Of a file: the SHA-256 of what was written, where the old one went, and the directories that
     had to be made for it.
@@ -120,7 +120,8 @@ class Journal:
         """Say whether the very step was taken before."""
         digest = hashlib.sha256(step.content.encode()).hexdigest() if step.write else ""
         return any(
-            (entry.run, entry.write, entry.sha256) == (step.run, step.write, digest)
+            (entry.run, entry.undo, entry.write, entry.sha256)
+            == (step.run, step.undo, step.write, digest)
             and entry.state == "done"
             for entry in self.entries
         )
@@ -141,8 +142,8 @@ class Journal:
     ) -> bool:
         """Take steps back, from the last to the first; say whether all of them could be.
 
-        A step that is taken back by doing it again comes last within its fix, when the files that
-        it reads are back. One step that cannot be taken back does not keep the others from it.
+        A step that is taken back by doing it again (a reload, a restart) comes last, when the files
+        that it reads are back. One step that cannot be taken back does not keep the others from it.
         """
         whole = True
         for entry in _undo_order(entries):
@@ -176,12 +177,11 @@ class Journal:
 
 
 def _undo_order(entries: Sequence[Entry]) -> list[Entry]:
-    ordered: list[Entry] = []
-    for check_id in dict.fromkeys(entry.id for entry in reversed(entries)):
-        mine = [entry for entry in entries if entry.id == check_id]
-        ordered += [entry for entry in reversed(mine) if not entry.again]
-        ordered += [entry for entry in mine if entry.again]
-    return ordered
+    again: dict[tuple[str, ...], Entry] = {}
+    for entry in entries:
+        if entry.again:
+            again.setdefault(tuple(entry.run), entry)
+    return [*(entry for entry in reversed(entries) if not entry.again), *again.values()]
 
 
 def _put_back(entry: Entry) -> None:

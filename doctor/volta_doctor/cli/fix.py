@@ -11,6 +11,7 @@ from volta_doctor.cli.options import Scope, scoped
 if TYPE_CHECKING:
     from volta_doctor.cli.looking import Look
     from volta_doctor.fix import Fix
+    from volta_doctor.journal import Journal
 
 _ALL_TAKEN_BACK, _NOT_ALL = 0, 2
 
@@ -60,42 +61,47 @@ def _heading(look: "Look", fixes: "list[Fix]") -> str:
 
 
 def _apply(scope: Scope, before: "Look", fixes: "list[Fix]", yes: bool) -> int:
-    from volta_doctor import fix as fixing
-    from volta_doctor.cli.looking import look, probe
+    from volta_doctor.apply import Applier, needs_root, shown
+    from volta_doctor.cli.looking import look
     from volta_doctor.diff import turns
-    from volta_doctor.facts.history import state_file
-    from volta_doctor.journal import Journal, StepFailed
 
-    if rootly := [step for fix in fixes for step in fix.remedy.steps if fixing.needs_root(step)]:
+    if rootly := [step for fix in fixes for step in fix.remedy.steps if needs_root(step)]:
         raise click.ClickException(
-            f"nothing done: {len(rootly)} steps need root, the first is"
-            f" `{fixing.shown(rootly[0])}`: run again with sudo, or --select what needs none"
+            f"nothing done: {len(rootly)} of the steps need root, the first is"
+            f" `{shown(rootly[0])}`: run again with sudo, or --select what needs none"
         )
-    state = state_file(probe(scope.root))
-    if state is None:
-        raise click.ClickException("nothing done: no place for the journal, as HOME is not set")
-    name = f"fix-{before.report.taken[:19].replace(':', '')}.yaml"
-    journal = Journal(Path(state).parent / "fixes" / name, before.report.host, before.report.taken)
-    failed: list[Fix] = []
+    journal = _journal(scope, before)
+    applier = Applier(journal, _say)
     try:
         for fix in fixes:
-            if cause := next((f for f in failed if fix.depends_on(f)), None):
+            if cause := next((f for f in applier.failed if fix.depends_on(f)), None):
                 _say(f"{fix.id}: left out, as {cause.id} could not be fixed")
             elif yes or _agreed(fix, before):
-                try:
-                    fixing.take(fix, journal, _say)
-                except StepFailed as error:
-                    failed.append(fix)
-                    _say(f"{fix.id}: FAILED: {error}")
+                applier.take(fix)
     except KeyboardInterrupt:
-        _say("stopped")
-    if journal.entries:
-        _say(f"journal: {journal.path}\ntake it back: volta-doctor fix --undo {journal.path}")
+        _say("stopped: no other fix is begun")
+    applier.finish()
+    if not journal.entries:
+        return before.report.summary.exit_code
+    _say(f"journal: {journal.path}\ntake it back: volta-doctor fix --undo {journal.path}")
     after = look(scope)
     for turn in turns(before.report.findings, after.report.findings):
         click.echo(f"{turn.kind}: {turn.text}")
     click.echo(f"{after.report.summary.verdict} (before: {before.report.summary.verdict})")
     return after.report.summary.exit_code
+
+
+def _journal(scope: Scope, before: "Look") -> "Journal":
+    from volta_doctor.cli.looking import probe
+    from volta_doctor.facts.history import state_file
+    from volta_doctor.journal import Journal
+
+    state = state_file(probe(scope.root))
+    if state is None:
+        raise click.ClickException("nothing done: no place for the journal, as HOME is not set")
+    report = before.report
+    name = f"fix-{report.taken[:19].replace(':', '')}.yaml"
+    return Journal(Path(state).parent / "fixes" / name, report.host, report.taken)
 
 
 def _agreed(fix: "Fix", look: "Look") -> bool:
@@ -112,13 +118,17 @@ def _agreed(fix: "Fix", look: "Look") -> bool:
 
 
 def _undo(path: Path) -> int:
-    from volta_doctor.fix import held_interrupts, run
+    from volta_doctor.apply import held_interrupts, run
+    from volta_doctor.cli.looking import probe
     from volta_doctor.journal import Journal, JournalError
 
     try:
         journal = Journal.load(path)
     except JournalError as error:
         raise click.ClickException(str(error)) from error
+    here = probe(None).text("/proc/sys/kernel/hostname").strip()
+    if journal.host not in ("", here):
+        raise click.ClickException(f"{path} is of the host {journal.host}, and this is {here}")
     with held_interrupts(_say):
         return _ALL_TAKEN_BACK if journal.undo(journal.entries, run, _say) else _NOT_ALL
 
