@@ -121,7 +121,6 @@ def flags(line, env=None):
             "llamacpp",
             Flags(
                 model="org/m:Q4_K_M",
-                max_model_len=0,
                 max_num_seqs=4,
                 kv_cache_dtype="q8_0",
                 port=8081,
