@@ -49,6 +49,7 @@ def _in_container(facts: Facts) -> str | None:
 @check("neighbour")
 def neighbour(facts: Facts, row: Row) -> Iterator[Finding]:
     """An engine takes its share of all memory at its start, whoever else is there."""
+    gpus(facts)  # where NVML tells of none it is the host that cannot be judged, not each server
     processes = facts.processes.need()
 
     def judge(server: Server) -> Finding:
@@ -205,6 +206,7 @@ def graphics(facts: Facts, row: Row) -> Finding:
 @check("load-imbalance")
 def load_imbalance(facts: Facts, row: Row) -> Iterator[Finding]:
     """The group waits for its slowest member in every layer."""
+    gpus(facts)
 
     def judge(server: Server) -> Iterator[Finding]:
         if tensor_parallel(server) == 1:
