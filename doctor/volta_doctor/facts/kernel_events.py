@@ -37,7 +37,7 @@ _FIRMWARE = re.compile(rf"({_BUS}): (?:AER: )?aer_(?:(uncor_severity)|(?:cor_)?s
 _KILLED = re.compile(r"Kill(?:ed)? process (\d+) \((.*?)\)(?:[, ]|$)(?:.*?anon-rss:(\d+)kB)?")
 # oom-kill:constraint=CONSTRAINT_MEMCG,…,task_memcg=/system.slice/x.service,task=python,pid=12,uid=0
 _CHOSEN = re.compile(r"oom-kill:.*?task_memcg=([^,]*),task=.*?,pid=(\d+),uid=")
-_SAME_KILL_S = 10.0
+_SAME_S = 10.0  # between two lines that tell of one thing
 
 
 class Event(NamedTuple):
@@ -85,8 +85,11 @@ def events(log: KernelLogFacts) -> list[Event]:
 
 
 def xids(log: KernelLogFacts) -> list[Xid]:
-    """Return the Xids, oldest first. A GPU that fell off the bus counts as Xid 79 without one."""
-    found = []
+    """Return the Xids, oldest first.
+
+    A line that a GPU has fallen off the bus counts as Xid 79, unless it only repeats one.
+    """
+    found: list[Xid] = []
     for event in events(log):
         text = event.evidence.text
         if "NVRM" not in text:
@@ -95,8 +98,15 @@ def xids(log: KernelLogFacts) -> list[Xid]:
             pid = int(match[3]) if match[3] else None
             found.append(Xid(event, bus_id(match[1]), int(match[2]), pid, match[4]))
         elif match := _FALLEN.search(text):
-            found.append(Xid(event, bus_id(match[1]), FALLEN))
+            fallen = Xid(event, bus_id(match[1]), FALLEN)
+            if not any(_same(xid, fallen) for xid in found):
+                found.append(fallen)
     return found
+
+
+def _same(xid: Xid, fallen: Xid) -> bool:
+    near = fallen.event.time - xid.event.time < _SAME_S
+    return near and (xid.bus, xid.number) == (fallen.bus, fallen.number)
 
 
 def uuids(log: KernelLogFacts) -> dict[str, str]:
@@ -132,7 +142,7 @@ def kills(log: KernelLogFacts) -> list[Kill]:
         elif killed := _KILLED.search(text):
             pid, rss = int(killed[1]), int(killed[3]) * 1024 if killed[3] else None
             limited = "cgroup out of memory" in text
-            if found and found[-1].pid == pid and event.time - found[-1].event.time < _SAME_KILL_S:
+            if found and found[-1].pid == pid and event.time - found[-1].event.time < _SAME_S:
                 limited = limited or found.pop().limited
             found.append(Kill(event, pid, killed[2], rss, limited, units.get(pid)))
     return found

@@ -21,6 +21,7 @@ BOOT_LINES_S = 60.0
 _OF_INTEREST = re.compile(
     r"NVRM: (?:Xid \([^)]*\): \d+|.{0,20})"
     r"|fallen off the bus"
+    r"|\bSXid\b"
     r"|AER: [A-Z]\w+ \w+"
     r"|PCIe Bus Error: severity=\w+"
     r"|\baer_\w+: "
@@ -29,7 +30,19 @@ _OF_INTEREST = re.compile(
     r"|[Kk]ey was rejected"
 )
 # One of these is in each of them: most of a storm can be passed over without a closer look.
-_WORDS = ("NVRM", "fallen", "AER", "PCIe Bus", "aer_", "oom-", "ill", "blocked for", "was rejected")
+_WORDS = (
+    "NVRM",
+    "fallen off",
+    "SXid",
+    "AER",
+    "PCIe Bus Error",
+    "aer_",
+    "oom-kill",
+    "illed process",
+    "Kill process",
+    "blocked for",
+    "was rejected",
+)
 _TIMED = re.compile(r"\[\s*(\d+\.\d+)\] (?:\S+ kernel: )?(.*)")
 _ESCAPED = re.compile(r"\s*\\x0a\s*")  # /dev/kmsg writes a line feed inside a message so
 
@@ -179,8 +192,10 @@ def from_journal(probe: Probe) -> Sieve:
     """
     sieve = Sieve(newest_first=True)
     argv = ["journalctl", "-k", "-b", "-q", "-r", "--no-pager", "-o", "short-monotonic"]
-    probe.run(*argv, limit=_JOURNAL_S, take=sieve.add)
+    done = probe.run(*argv, limit=_JOURNAL_S, take=sieve.add)
     if not sieve.oldest and not sieve.rest:
+        if done.exit_code:
+            raise CannotLook(f"journalctl: {done.complaint}")
         raise CannotLook("journalctl -k -b shows nothing to this user")
     return sieve
 
