@@ -78,6 +78,23 @@ def test_a_container_has_what_its_own_limit_leaves(host, limit, available):
     assert facts.available_bytes == available
 
 
+def test_a_container_s_limit_under_cgroup_v1(host):
+    cgroup = "/sys/fs/cgroup/memory"
+    files = {
+        "/.dockerenv": "",
+        f"{cgroup}/memory.limit_in_bytes": f"{4 * GIB}\n",
+        f"{cgroup}/memory.usage_in_bytes": f"{3 * GIB}\n",
+        f"{cgroup}/memory.stat": f"cache {GIB}\nrss 7\n",
+    }
+    assert host_facts.collect(host(files=HOST | files)).available_bytes == 2 * GIB
+
+
+def test_what_a_container_hides_is_missing_and_no_more(host):
+    facts = host_facts.collect(host(files=HOST | {"/proc/meminfo": IN_USE}))  # no /proc/vmstat
+    assert (facts.swap, facts.shm_bytes) == (None, None)
+    assert facts.ram_bytes
+
+
 def swapping(probe, monkeypatch, *pages_in):
     """Let every sleep bring the next value of pswpin; the last one stays."""
     vmstat, values = probe.path("/proc/vmstat"), list(pages_in)

@@ -2,6 +2,8 @@
 
 import contextlib
 import re
+from collections.abc import Callable
+from typing import TypeVar
 
 import msgspec
 
@@ -9,6 +11,8 @@ from volta_doctor.facts import disks, memory, serve
 from volta_doctor.facts.disks import FileSystem
 from volta_doctor.facts.memory import HugePages, NumaNode, Swap
 from volta_doctor.probe import CannotLook, Probe
+
+T = TypeVar("T")
 
 SHM = "/dev/shm"  # noqa: S108 - looked at, not written
 _MPS_DIRECTORY = "/tmp/nvidia-mps"  # noqa: S108 - CUDA's own default, not a file of ours
@@ -144,10 +148,10 @@ def find_secure_boot(probe: Probe, container: str | None) -> tuple[bool | None, 
     return True, f"{_SECURE_BOOT.split('-')[0]} is 1"
 
 
-def find_shm(probe: Probe) -> int | None:
-    """Return the size of /dev/shm, None where there is none."""
+def _maybe(look: Callable[[], T]) -> T | None:
+    """Return what is found, None where a container or a hardened host hides it."""
     try:
-        return probe.disk(SHM).total
+        return look()
     except CannotLook:
         return None
 
@@ -199,11 +203,11 @@ def collect(probe: Probe) -> HostFacts:
         secure_boot_hint=secure_boot_hint,
         enrolled_keys=keys or None,
         ram_bytes=meminfo.get("MemTotal", 0),
-        available_bytes=memory.find_available(probe, meminfo, container),
-        swap=memory.find_swap(probe, meminfo),
-        huge_pages=memory.find_huge_pages(probe, meminfo),
-        numa_nodes=memory.find_numa_nodes(probe),
-        shm_bytes=find_shm(probe),
+        available_bytes=_maybe(lambda: memory.find_available(probe, meminfo, container)),
+        swap=_maybe(lambda: memory.find_swap(probe, meminfo)),
+        huge_pages=_maybe(lambda: memory.find_huge_pages(probe, meminfo)),
+        numa_nodes=_maybe(lambda: memory.find_numa_nodes(probe)),
+        shm_bytes=_maybe(lambda: probe.disk(SHM).total),
         file_systems=file_systems,
         mps_directories=find_mps_directories(probe, servers),
         servers_problem=servers_problem,

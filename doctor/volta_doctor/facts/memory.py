@@ -8,7 +8,12 @@ from volta_doctor.probe import Probe
 
 _NODES = "/sys/devices/system/node"
 _HUGE_PAGES = "/sys/kernel/mm/hugepages"
-_CGROUP_LIMIT = "/sys/fs/cgroup/memory.max"
+# A container's own limit, what is used of it, and what of that is cache: cgroup v2, then v1.
+_CGROUP = "/sys/fs/cgroup"
+_LIMITS = (
+    ("memory.max", "memory.current", "memory.stat", "file"),
+    ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat", "cache"),
+)
 
 SAMPLE_S = 0.5
 LONG_SAMPLE_S = 10.0
@@ -58,13 +63,15 @@ def find_available(probe: Probe, meminfo: dict[str, int], container: str | None)
     available = meminfo.get("MemAvailable")
     if available is None or not container:
         return available
-    limit = (probe.text_or_none(_CGROUP_LIMIT) or "").strip()
-    used = (probe.text_or_none("/sys/fs/cgroup/memory.current") or "").strip()
-    if not (limit.isdigit() and used.isdigit()):  # max, or another cgroup version
-        return available
-    cache = re.search(r"^file (\d+)$", probe.text_or_none("/sys/fs/cgroup/memory.stat") or "", re.M)
-    left = int(limit) - int(used) + (int(cache[1]) if cache else 0)
-    return max(0, min(available, left))
+    for limit_file, used_file, stat_file, cache in _LIMITS:
+        limit = (probe.text_or_none(f"{_CGROUP}/{limit_file}") or "").strip()
+        used = (probe.text_or_none(f"{_CGROUP}/{used_file}") or "").strip()
+        if limit.isdigit() and used.isdigit():  # v2 writes max for none
+            stat = probe.text_or_none(f"{_CGROUP}/{stat_file}") or ""
+            cached = re.search(rf"^{cache} (\d+)$", stat, re.MULTILINE)
+            left = int(limit) - int(used) + (int(cached[1]) if cached else 0)
+            return max(0, min(available, left))
+    return available
 
 
 def find_swap(probe: Probe, meminfo: dict[str, int]) -> Swap:
