@@ -102,6 +102,9 @@ def test_cpus(odd):
     assert cpu_list.from_systemd("0f010000000000000100000000000000") == "0-3,8,64"
     assert cpu_list.parse("0-2,40") == {0, 1, 2, 40}
     assert cpu_list.parse("") == set()
+    for text in ("0-99999999999", "all", "-1"):
+        with pytest.raises(ValueError):
+            cpu_list.parse(text)
 
 
 def test_the_template_is_read_whole(booted):

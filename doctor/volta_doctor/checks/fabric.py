@@ -27,6 +27,8 @@ def fabricmanager(facts: Facts, row: Row) -> Finding:
     """Behind NVSwitches GPUs have no NVLink, and CUDA does not start, until it has set them up."""
     switches, units = facts.pci.need().nvswitches, facts.units.need()
     unit = units.find(FABRIC_MANAGER)
+    if units.problem and not switches:
+        return row.skip(f"No NVSwitch is here, and {units.problem}.")
     reason = units.problem or (unit.problem if unit else "the snapshot does not hold it")
     if unit is None or reason or not unit.load_state:
         return row.unknown(f"{FABRIC_MANAGER} cannot be judged: {reason}.")

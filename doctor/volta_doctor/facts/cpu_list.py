@@ -2,6 +2,8 @@
 
 import re
 
+_MOST = 1 << 16  # Linux knows 8192 CPUs at most (NR_CPUS of x86-64)
+
 
 def parse(text: str) -> set[int]:
     """Return the numbers of a list. Raises ValueError where it is none."""
@@ -9,6 +11,8 @@ def parse(text: str) -> set[int]:
     for part in re.split(r"[,\s]+", text.strip()):
         if part:
             first, _, last = part.partition("-")
+            if int(last or first) >= _MOST:
+                raise ValueError(f"{part}: no list of CPUs")
             found.update(range(int(first), int(last or first) + 1))
     return found
 

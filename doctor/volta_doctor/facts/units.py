@@ -212,8 +212,8 @@ def scope_of(probe: Probe, server: Server) -> list[str]:
     """Return systemctl's options for the manager of a server's unit."""
     if owner_of(server) is None:
         return ["--system"]
-    own = server.home == probe.env.get("HOME")
-    return ["--user"] if own else ["--user", f"--machine={server.user}@"]
+    own = server.user == "root" if probe.is_root else server.home == probe.env.get("HOME")
+    return ["--user"] if own else ["--user", f"--machine={server.user}@"]  # from 248 on
 
 
 def find_uvm_loaders(probe: Probe, names: set[str]) -> list[UvmLoader]:
