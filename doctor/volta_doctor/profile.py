@@ -112,33 +112,34 @@ def card_name(device: PciDevice) -> str:
 def _detect(facts: Facts, site: Path | None) -> Profile:
     pci = facts.pci.data
     product = facts.host.data.product_name if facts.host.data else ""
-    gpu, cards = _cards(facts)
+    gpu, reason = _kind(facts)
+    cards = [card_name(device) for device in pci.gpus] if pci else []
     best: tuple[tuple[bool, bool, int], str, Definition, Way] | None = None
-    paths = [*(_of_site(site) if site else {}).values(), *_built_in().values()]
-    for path in paths:
+    paths = _built_in() | (_of_site(site) if site else {})
+    for path in paths.values():
         definition = _read(path)
         for way in definition.detect:
             if _holds(way, definition, gpu, pci, product):
                 order = (path.parent == site, bool(way.product_names), _conditions(way))
                 if best is None or order > best[0]:
                     best = (order, path.stem, definition, way)
-    names_of_cards = [card_name(device) for device in pci.gpus] if pci else []
     if best is None:
-        return Profile(name="unknown", gpu="unknown", reason=cards, cards=names_of_cards)
+        return Profile(name="unknown", gpu="unknown", reason=reason, cards=cards)
     (of_site, *_), name, definition, way = best
-    reason = cards
     if definition.gpu == "nvidia":
         reason += ": no Volta card, and the rules are for Volta"
-    if way.product_names:
-        reason += f"; the DMI product name is {product}"
-    if of_site:
-        reason += f"; recognised by {site}/{name}{_SUFFIX}"
+    signs = [f"the DMI product name {product}"] if way.product_names else []
+    signs += [f"{way.gpus} GPUs"] if way.gpus is not None else []
+    signs += [f"{way.nvswitches} NVSwitches"] if way.nvswitches is not None else []
+    signs += [f"{site}/{name}{_SUFFIX}"] if of_site else []
+    if signs:
+        reason += f"; recognised by {', '.join(signs)}"
     return Profile(
-        name=name, gpu=definition.gpu, reason=reason, cards=names_of_cards, expect=definition.expect
+        name=name, gpu=definition.gpu, reason=reason, cards=cards, expect=definition.expect
     )
 
 
-def _cards(facts: Facts) -> tuple[Gpu | None, str]:
+def _kind(facts: Facts) -> tuple[Gpu | None, str]:
     """Return which cards the host has, None where it does not tell, and what shows it."""
     pci = facts.pci.data
     if pci is None:

@@ -50,6 +50,7 @@ def test_detection(snapshot_with, tmp_path, devices, switches, product, name):
     if name == "dgx-1":
         assert found.expect.gpus == 8
         assert ("DMI" in found.reason) == bool(product)
+        assert product or found.reason.endswith("; recognised by 8 GPUs, 0 NVSwitches")
 
 
 def test_a_dgx_1_whose_bus_cannot_be_read_is_still_one(snapshot_with, tmp_path):
@@ -71,6 +72,15 @@ def test_a_site_s_profile_comes_before_all_others(snapshot_with, tmp_path):
     assert detect(facts, site=None).name == "dgx-1"
     forced = detect(facts, "rack", site=tmp_path)
     assert (forced.name, forced.forced, forced.expect.nvlinks) == ("rack", True, 0)
+
+
+def test_a_site_s_profile_of_the_same_name_takes_the_place_of_a_built_in_one(
+    snapshot_with, tmp_path
+):
+    (tmp_path / "v100-sxm2.yaml").write_text("{title: ours, gpu: volta, expect: {gpus: 2}}")
+    facts = snapshot_with({}).facts
+    assert detect(facts, site=tmp_path).name == "v100"  # ours has no way to be recognised
+    assert detect(facts, "v100-sxm2", site=tmp_path).expect.gpus == 2
 
 
 def test_a_file_can_be_named(snapshot_with, tmp_path):
