@@ -131,11 +131,10 @@ class Probe:
             fd = os.open(self.path(path), os.O_RDONLY | os.O_NONBLOCK)
         except OSError as error:
             raise CannotLook(f"{path}: {error.strerror}") from error
-        file = os.fdopen(fd, "rb")
         if not S_ISREG(os.fstat(fd).st_mode):
-            file.close()
+            os.close(fd)
             raise CannotLook(f"{path}: not a file")
-        return file
+        return os.fdopen(fd, "rb")
 
     def walk(
         self, directory: Path | str, skip: Container[str], unread: Callable[[str], None]

@@ -25,6 +25,10 @@ class NotRead(Exception):  # noqa: N818 - it is an answer, not an accident
     """Why a file could not be read; the text completes "it ...", or "the file ..."."""
 
 
+class NotElf(NotRead):
+    """It is no 64-bit little-endian ELF file: a linker script, or a library for other programs."""
+
+
 class Section(NamedTuple):
     """One section; `size` is 0 where it takes no bytes of the file."""
 
@@ -51,7 +55,7 @@ def sections(file: BinaryIO) -> list[Section]:
     file.seek(0)
     header = file.read(_EHDR.size)
     if not header.startswith(_IDENT):
-        raise NotRead("is no 64-bit ELF file")
+        raise NotElf("is no 64-bit ELF file")
     if len(header) < _EHDR.size:
         raise NotRead("is cut short in its header")
     fields = _EHDR.unpack(header)

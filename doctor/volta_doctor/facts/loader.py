@@ -21,7 +21,6 @@ _DEFAULTS = (
     "/lib",
     "/usr/lib",
 )
-_MAX_INCLUDES = 100
 
 
 class CudaLibrary(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,21 +66,24 @@ def search(probe: Probe, name: str, env: dict[str, str] | None, root: str = "") 
 
 
 def configured(probe: Probe, root: str = "") -> list[tuple[str, str]]:
-    """Return the directories of /etc/ld.so.conf and the files that name them."""
+    """Return the directories of /etc/ld.so.conf, each with the file that names it."""
     found: list[tuple[str, str]] = []
-    waiting = ["/etc/ld.so.conf"]
-    for _ in range(_MAX_INCLUDES):
-        if not waiting:
-            break
-        file = waiting.pop(0)
+    read: set[str] = set()
+
+    def take(file: str) -> None:
+        if file in read:
+            return
+        read.add(file)
         for line in (probe.text_or_none(root + file) or "").splitlines():
             words = line.split("#", 1)[0].split()
             if words[:1] == ["include"]:
-                waiting = [
-                    path for word in words[1:] for path in _glob(probe, word, root)
-                ] + waiting
+                for pattern in words[1:]:
+                    for path in _glob(probe, pattern, root):
+                        take(path)
             elif words and words[0].startswith("/"):
                 found.append((words[0], file))
+
+    take("/etc/ld.so.conf")
     return found
 
 
@@ -102,8 +104,10 @@ def _libraries(
         try:
             with probe.open(path) as file:
                 elf.sections(file)
-        except elf.NotRead:  # a 32-bit library, or a linker script
+        except elf.NotElf:  # it is for 32-bit programs
             continue
+        except elf.NotRead as reason:
+            raise CannotLook(f"{path} {reason}") from reason
         real = probe.resolve(path)
         yield (
             (name, status.st_dev, status.st_ino),

@@ -90,6 +90,8 @@ def read_object(probe: Probe, path: str, env: str, tag: str | None) -> SharedObj
         runtime = next((name for name in needed if _CUDART.match(name)), None)
     except CannotLook as reason:
         problem = str(reason)
+    except elf.NotElf:
+        return None
     except elf.NotRead as reason:
         problem = f"it {reason}"
     if not (code or runtime or tag or problem):
