@@ -1,6 +1,7 @@
 """What the kernel log tells: Xids, PCIe errors, kills for want of memory. Pure parsing."""
 
 import re
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from volta_doctor.facts.kernel_log import KernelLogFacts
@@ -77,11 +78,11 @@ class Kill(NamedTuple):
     unit: str | None
 
 
-def events(log: KernelLogFacts) -> list[Event]:
-    """Return every line as an event."""
-    return [
-        Event(Evidence(log.source, line.text, number), line.time) for number, line in log.numbered()
-    ]
+def events(log: KernelLogFacts, *words: str) -> Iterator[Event]:
+    """Yield the lines that hold one of the words."""
+    for number, line in log.numbered():
+        if any(word in line.text for word in words):
+            yield Event(Evidence(log.source, line.text, number), line.time)
 
 
 def xids(log: KernelLogFacts) -> list[Xid]:
@@ -90,10 +91,8 @@ def xids(log: KernelLogFacts) -> list[Xid]:
     A line that a GPU has fallen off the bus counts as Xid 79, unless it only repeats one.
     """
     found: list[Xid] = []
-    for event in events(log):
+    for event in events(log, "NVRM"):
         text = event.evidence.text
-        if "NVRM" not in text:
-            continue
         if match := _XID.search(text):
             pid = int(match[3]) if match[3] else None
             found.append(Xid(event, bus_id(match[1]), int(match[2]), pid, match[4]))
@@ -111,14 +110,14 @@ def _same(xid: Xid, fallen: Xid) -> bool:
 
 def uuids(log: KernelLogFacts) -> dict[str, str]:
     """Return the UUIDs that the driver prints beside an Xid, by bus id."""
-    matches = (_UUID.search(line.text) for line in log.lines)
+    matches = (_UUID.search(line.text) for line in log.lines if "NVRM" in line.text)
     return {bus_id(match[1]): match[2] for match in matches if match}
 
 
 def pcie_errors(log: KernelLogFacts) -> list[PcieError]:
     """Return the PCIe errors, oldest first."""
     found = []
-    for event in events(log):
+    for event in events(log, " error ", " Error: ", "aer_"):
         text = event.evidence.text
         if match := _RECEIVED.search(text):
             source = match[4] or (_requester(match[1], match[3]) if match[3] else match[1])
@@ -134,7 +133,7 @@ def kills(log: KernelLogFacts) -> list[Kill]:
     """Return the kills, oldest first; older kernels announce each with a line of its own."""
     found: list[Kill] = []
     units: dict[int, str | None] = {}
-    for event in events(log):
+    for event in events(log, "oom-kill:", "ill process", "illed process"):
         text = event.evidence.text
         if chosen := _CHOSEN.search(text):
             unit = re.search(r"([^/]+\.service)(?:/|$)", chosen[1])
