@@ -7,7 +7,7 @@ from volta_doctor.checks.registry import check
 from volta_doctor.facts.checkpoint import CheckpointFacts
 from volta_doctor.facts.model import Facts, Missing
 from volta_doctor.facts.serve import Server
-from volta_doctor.facts.units import PERSISTENCED, UnitFacts, UnitsFacts, owner_of
+from volta_doctor.facts.units import PERSISTENCED, Limit, UnitFacts, UnitsFacts, owner_of
 from volta_doctor.findings import Evidence, Finding, Step
 
 Judge = Callable[[Server, UnitFacts], Finding]
@@ -87,6 +87,10 @@ def _is_root(unit: UnitFacts) -> bool:
     return unit.run_as in ("", "root", "0") and not unit.dynamic_user and unit.user is None
 
 
+def _at_least(limit: Limit) -> Limit:
+    return max(limit, _OPEN_FILES) if isinstance(limit, int) else limit
+
+
 def _memory_finding(
     row: Row, server: Server, unit: UnitFacts, model: CheckpointFacts | None
 ) -> Finding | None:
@@ -116,12 +120,11 @@ def unit_limits(facts: Facts, row: Row) -> Finding | Iterable[Finding]:
     def judge(server: Server, unit: UnitFacts) -> Finding:
         if found := _memory_finding(row, server, unit, models.of(server.name)):
             return found
-        raises = server.engine in _RAISE_THEIR_LIMIT
-        files = unit.limit_nofile if raises else unit.limit_nofile_soft
-        locked = unit.limit_memlock
-        if files is None or locked is None:
+        soft, hard, locked = unit.limit_nofile_soft, unit.limit_nofile, unit.limit_memlock
+        if soft is None or hard is None or locked is None:
             return row.unknown("systemd does not tell all of its limits.", subject=server.name)
-        name = "LimitNOFILE" if raises else "LimitNOFILESoft"
+        raises = server.engine in _RAISE_THEIR_LIMIT
+        files, name = (hard, "LimitNOFILE") if raises else (soft, "LimitNOFILESoft")
         evidence = [seen(unit, f"{name}={files}"), seen(unit, f"LimitMEMLOCK={locked}")]
         low = []
         if files != "infinity" and files < _OPEN_FILES:
@@ -133,9 +136,9 @@ def unit_limits(facts: Facts, row: Row) -> Finding | Iterable[Finding]:
                 f"it may lock {gib(locked)} of memory, and CUDA and NCCL lock what they copy"
             )
         if low:
-            steps = drop_in(
-                row, unit, {"Service": ["LimitMEMLOCK=infinity", f"LimitNOFILE={_OPEN_FILES}"]}
-            )
+            more = ":".join(str(_at_least(limit)) for limit in (soft, hard))
+            lines = ["LimitMEMLOCK=infinity", f"LimitNOFILE={more}"]
+            steps = drop_in(row, unit, {"Service": lines})
             text = f"Its limits are low: {'; '.join(low)}."
             return row.warn(text, *evidence, subject=server.name, steps=steps)
         text = f"Open files {files}, locked memory {locked}, MemoryMax {unit.memory_max}."
@@ -168,8 +171,8 @@ def unit_start(facts: Facts, row: Row) -> Finding | Iterable[Finding]:
         state = f"ActiveState={unit.active_state} Result={unit.result} NRestarts={unit.restarts}"
         if start_limit_hit(unit):
             text = (
-                f"systemd no longer starts it: {unit.restarts} restarts within its start limit,"
-                f" last result {unit.result} (status {unit.exit_status})."
+                f"systemd has given up on it after {unit.restarts} restarts (StartLimitBurst"
+                f" {unit.start_limit_burst}): last result {unit.result}, status {unit.exit_status}."
             )
             return row.fail(text, seen(unit, state), subject=server.name)
         evidence, problems, steps = [seen(unit, state)], [], []
