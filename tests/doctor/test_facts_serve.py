@@ -285,3 +285,15 @@ def test_proc_that_hides_the_processes_of_others(host):
     mounts = "proc /proc proc rw,nosuid,relatime,hidepid=invisible 0 0\n"
     facts = serve.collect(host(files={"/proc/self/mounts": mounts}, is_root=False))
     assert "hidepid" in facts.problem
+
+
+def test_nccls_files_in_effect(host):
+    files = {
+        "/root/.nccl.conf": "NCCL_P2P_LEVEL=NVL # here\n",
+        "/etc/nccl.conf": "# all\nNCCL_P2P_LEVEL=LOC\nNCCL_DEBUG = INFO\nPASSWORD=x\n",
+    }
+    server = only(
+        serve.collect(host(files=process(5, "vllm", "serve", "m", env={"HOME": "/root"}) | files))
+    )
+    assert server.nccl_files == ["/root/.nccl.conf", "/etc/nccl.conf"]
+    assert server.nccl_conf == {"NCCL_P2P_LEVEL": "NVL", "NCCL_DEBUG": "INFO"}

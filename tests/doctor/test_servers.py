@@ -23,17 +23,23 @@ GPUS = [GpuFacts(index=i, uuid=f"GPU-{i}{i}-x") for i in range(3)]
         ("GPU-", [], ["GPU-"]),
         ("", [], []),
         ("-1", [], []),
-        ("none", [], []),
-        ("void", [], []),
-        ("all", [0, 1, 2], []),
+        ("0,-1,1", [0], []),
+        ("all", [], ["all"]),
         ("3", [], ["3"]),
-        ("0,x,1", [0, 1], ["x"]),
+        ("0,x,1", [0], ["x"]),
     ],
 )
 def test_a_list_of_devices(text, indices, unknown):
     chosen = servers.select(text, GPUS)
     assert [gpu.index for gpu in chosen.gpus] == indices
     assert chosen.unknown == unknown
+
+
+def test_words_of_the_container_toolkit():
+    assert servers.passed_in("all", GPUS).gpus == GPUS
+    for text in ("none", "void", ""):
+        assert servers.passed_in(text, GPUS) == servers.Selection([], [], [])
+    assert servers.passed_in("2,GPU-00", GPUS).gpus == [GPUS[2], GPUS[0]]
 
 
 def graph(size: int, edges) -> list[int]:

@@ -10,6 +10,7 @@ from volta_doctor.checks.servers import (
     environment,
     groups,
     named,
+    passed_in,
     per_server,
     select,
     size,
@@ -131,14 +132,15 @@ def visible_devices(facts: Facts, row: Row) -> Iterator[Finding]:
 
 def _fault(variable: str, text: str, among: list[GpuFacts], wanted: int) -> str | None:
     """Say what is wrong with a list of devices. Raises Missing for MIG devices."""
-    chosen = select(text, among)
+    in_container = variable == "NVIDIA_VISIBLE_DEVICES"
+    chosen = passed_in(text, among) if in_container else select(text, among)
     if chosen.mig:
         raise Missing(f"{variable} names MIG devices, which NVML's list of GPUs does not show.")
     if chosen.unknown:
         there = {0: "none", 1: "GPU 0 only"}.get(len(among), f"GPUs 0 to {len(among) - 1}")
         return f"{variable} names {', '.join(chosen.unknown)}; the server may see {there}."
     if len({gpu.index for gpu in chosen.gpus}) < len(chosen.gpus):
-        return f"{variable} names a GPU twice: {text}."
-    if len(chosen.gpus) < wanted and text != "void":  # void: another mechanism passes GPUs in
+        return f"{variable} names a GPU twice, with which CUDA does not start: {text}."
+    if len(chosen.gpus) < wanted and not (in_container and text == "void"):
         return f"{variable} lists {len(chosen.gpus)} GPUs, and the server is to use {wanted}."
     return None

@@ -81,28 +81,37 @@ class Selection(NamedTuple):
 def select(text: str, among: list[GpuFacts]) -> Selection:
     """Read a list as CUDA_VISIBLE_DEVICES takes it: indices, UUIDs and beginnings of UUIDs.
 
-    An empty list, -1, none and void select nothing (CUDA programming guide, "CUDA environment
-    variables"; NVIDIA Container Toolkit, "Environment variables").
+    The first entry that is no device ends the list; -1 is such an entry by intent (CUDA
+    programming guide, "CUDA environment variables"; so does driver 580.159.04).
     """
     found: list[GpuFacts] = []
     unknown: list[str] = []
     mig: list[str] = []
-    for entry in (part.strip() for part in text.split(",")):
-        if entry in ("", "-1", "none", "void", "NoDevFiles"):
-            continue
-        if entry == "all":
-            found += among
-        elif entry.isdigit():
-            found += among[int(entry) : int(entry) + 1]
-            unknown += [entry] if int(entry) >= len(among) else []
+    for entry in filter(None, (part.strip() for part in text.split(","))):
+        if entry == "-1":
+            break
+        chosen: list[GpuFacts] = []
+        if entry.isdigit():
+            chosen = among[int(entry) : int(entry) + 1]
         elif entry.startswith("MIG-"):
             mig.append(entry)
-        else:
+            continue
+        elif entry.startswith("GPU-"):
             named = [gpu for gpu in among if (value(gpu.uuid) or "").startswith(entry)]
-            whole = entry.startswith("GPU-") and len(named) == 1
-            found += named if whole else []
-            unknown += [] if whole else [entry]
+            chosen = named if len(named) == 1 else []
+        unknown += [] if chosen else [entry]
+        found += [] if unknown else chosen
     return Selection(found, unknown, mig)
+
+
+def passed_in(text: str, among: list[GpuFacts]) -> Selection:
+    """Read a list as NVIDIA_VISIBLE_DEVICES takes it, which knows words for all and for none.
+
+    Source: NVIDIA Container Toolkit, "Environment variables".
+    """
+    if text in ("all", "none", "void"):
+        return Selection(among if text == "all" else [], [], [])
+    return select(text, among)
 
 
 def allotted(server: Server, among: list[GpuFacts]) -> list[GpuFacts]:
@@ -113,7 +122,7 @@ def allotted(server: Server, among: list[GpuFacts]) -> list[GpuFacts]:
     given = environment(server).get("NVIDIA_VISIBLE_DEVICES")
     if not server.container or given in (None, "all", "void"):
         return among
-    chosen = select(given or "", among).gpus
+    chosen = passed_in(given or "", among).gpus
     return [gpu for gpu in among if gpu in chosen]
 
 

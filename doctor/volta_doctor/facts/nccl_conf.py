@@ -27,4 +27,8 @@ def find(
 
 def _parse(text: str) -> dict[str, str]:
     lines = (line.split("#", 1)[0].partition("=") for line in text.splitlines())
-    return {name.strip(): value.strip() for name, equals, value in lines if equals}
+    return {
+        name.strip(): value.strip()
+        for name, equals, value in lines
+        if equals and name.startswith("NCCL_")
+    }

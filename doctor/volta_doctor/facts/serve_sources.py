@@ -69,7 +69,8 @@ def _running(
     if list(owners.values()).count(owner) == 1:
         name = owner.unit or (f"container {owner.container}" if owner.container else name)
     # The accounts of a container are its own.
-    account = None if owner.container else known.get(proc.uid_of(probe, pid) or 0)
+    uid = proc.uid_of(probe, pid)
+    account = known.get(uid) if uid is not None and not owner.container else None
     env: dict[str, str] | None = None
     problem = ""
     try:
