@@ -8,7 +8,7 @@ from typing import TextIO
 import msgspec
 
 from volta_doctor.facts.model import Snapshot
-from volta_doctor.findings import Finding, Status
+from volta_doctor.findings import SEVERITY, Finding, Status
 from volta_doctor.profile import Profile
 
 SCHEMA = 1
@@ -31,6 +31,17 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     skip: int
     waived: int
     folded: int
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """The counts by status, worst first, and of what is waived."""
+        return {name: getattr(self, name) for name in (*(s.value for s in SEVERITY), "waived")}
+
+    @property
+    def told(self) -> str:
+        """The counts in words, without zeros."""
+        shown = ", ".join(f"{count} {name}" for name, count in self.counts.items() if count)
+        return f"{shown}; {self.folded} of them folded under their cause" if self.folded else shown
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):

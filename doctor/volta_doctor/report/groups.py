@@ -86,6 +86,11 @@ def command(step: Step) -> str:
     return shlex.join(step.run)
 
 
+def calls_for_action(finding: Finding) -> bool:
+    """Say whether its remedy is to be told: something was found, and is not waived."""
+    return finding.status in (Status.FAIL, Status.WARN, Status.INFO) and not finding.waived
+
+
 def lacks_rights(finding: Finding) -> bool:
     """Say whether it is unknown because this user may not look."""
     return finding.status is Status.UNKNOWN and bool(_RIGHTS.search(finding.message))

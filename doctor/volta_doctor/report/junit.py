@@ -10,7 +10,7 @@ from xml.etree import ElementTree as Xml
 
 from volta_doctor.findings import HOST, Finding, Status
 from volta_doctor.report import Report
-from volta_doctor.report.groups import command, place
+from volta_doctor.report.groups import calls_for_action, command, place
 
 # What XML 1.0 cannot hold, not even escaped (section 2.2), and a log may.
 _ILLEGAL = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -69,7 +69,7 @@ def _details(finding: Finding) -> str:
     if finding.folded_under:
         lines.append(f"follows from: {finding.folded_under}")
     lines += [f"seen: {place(seen)}: {seen.text}" for seen in finding.evidence]
-    if finding.status in (Status.FAIL, Status.WARN, Status.INFO):
+    if calls_for_action(finding):
         lines.append(f"fix: {finding.remedy.fix} (risk: {finding.remedy.risk})")
         lines += [f"run: {command(step)}" for step in finding.remedy.steps if step.run]
     return "\n".join(lines)

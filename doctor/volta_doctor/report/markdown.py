@@ -4,9 +4,9 @@ import re
 from collections.abc import Iterator
 from typing import TextIO
 
-from volta_doctor.findings import SEVERITY, Status
+from volta_doctor.findings import Status
 from volta_doctor.report import Report
-from volta_doctor.report.groups import Group, command, few, grouped, place
+from volta_doctor.report.groups import Group, calls_for_action, command, few, grouped, place
 
 _SPECIAL = re.compile(r"([\\`*_\[\]<>|~#])")
 _QUIET = (Status.OK, Status.SKIP)
@@ -24,10 +24,8 @@ def render(report: Report, _file: TextIO, verbose: bool) -> str:
 
 def _head(report: Report) -> Iterator[str]:
     summary, profile = report.summary, report.profile
-    names = [status.value for status in SEVERITY] + ["waived"]
-    counts = [f"{getattr(summary, name)} {name}" for name in names if getattr(summary, name)]
     yield f"## {_text(report.host or 'unnamed host')}: {summary.verdict}\n"
-    yield f"{', '.join(counts)}; {summary.folded} folded under their cause.\n"
+    yield f"{summary.told}.\n"
     yield f"Profile {_text(profile.name)}: {_text(profile.reason)}.  "
     yield f"{report.taken}, {_text(report.tool)}\n"
     for note in report.notes:
@@ -41,7 +39,7 @@ def _table(groups: list[Group]) -> Iterator[str]:
     yield "|---|---|---|---|"
     for group in groups:
         remedy = group.first.remedy
-        fix = f"{_text(remedy.fix)} *{remedy.risk}*" if _has_fix(group) else ""
+        fix = f"{_text(remedy.fix)} *{remedy.risk}*" if calls_for_action(group.first) else ""
         ids = "<br>".join(_text(check_id) for check_id in group.ids)
         yield f"| {group.label.upper()} | {ids} | {_found(group)} | {fix} |"
     yield ""
@@ -70,10 +68,6 @@ def _details(groups: list[Group]) -> Iterator[str]:
         if group.hides:
             yield f"Hides: {_text(', '.join(group.hides))}\n"
         yield "</details>\n"
-
-
-def _has_fix(group: Group) -> bool:
-    return group.first.status in (Status.FAIL, Status.WARN, Status.INFO) and not group.first.waived
 
 
 def _text(text: str) -> str:

@@ -7,7 +7,6 @@ series are always there, so that an alert can tell a healthy host from one that 
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple, TextIO
 
-from volta_doctor.findings import SEVERITY
 from volta_doctor.report import Report
 
 
@@ -45,10 +44,7 @@ def _metrics(report: Report) -> Iterator[Metric]:
     yield Metric(
         "volta_doctor_findings",
         "Findings by status.",
-        [
-            ({"status": name}, getattr(summary, name))
-            for name in (*(status.value for status in SEVERITY), "waived")
-        ],
+        [({"status": name}, count) for name, count in summary.counts.items()],
     )
     yield Metric(
         "volta_doctor_exit_code",

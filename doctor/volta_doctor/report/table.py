@@ -8,9 +8,9 @@ from typing import NamedTuple, TextIO
 from rich.console import Console
 from rich.text import Text
 
-from volta_doctor.findings import PROBLEMS, SEVERITY, Finding, Status, Step
+from volta_doctor.findings import PROBLEMS, Finding, Status, Step
 from volta_doctor.report import Report
-from volta_doctor.report.groups import Group, few, grouped, lacks_rights, place
+from volta_doctor.report.groups import Group, calls_for_action, few, grouped, lacks_rights, place
 
 _STYLES = {
     "fail": "bold red",
@@ -23,7 +23,6 @@ _STYLES = {
 }
 _VERDICT_STYLES = {0: "bold green", 1: "bold yellow", 2: "bold red", 3: "bold magenta"}
 _QUIET = (Status.OK, Status.SKIP)
-_WITH_REMEDY = (Status.FAIL, Status.WARN, Status.INFO)
 _FEW = 3  # how much of a long list a short report shows
 _NARROWEST = 20  # columns; nothing can be read below that
 
@@ -67,11 +66,8 @@ class _Page(NamedTuple):
     def head(self, report: Report) -> Iterator[Text]:
         """Tell the verdict, then of what host, by what rules and when."""
         summary, profile = report.summary, report.profile
-        names = [status.value for status in SEVERITY] + ["waived"]
-        counts = [f"{getattr(summary, name)} {name}" for name in names if getattr(summary, name)]
-        folded = f"; {summary.folded} of them folded under their cause" if summary.folded else ""
         verdict = f"{report.host or 'unnamed host'}: {summary.verdict}"
-        for line in self.lines(f"{verdict} ({', '.join(counts)}{folded})"):
+        for line in self.lines(f"{verdict} ({summary.told})"):
             line.stylize(_VERDICT_STYLES[summary.exit_code])
             yield line
         yield from self.lines(f"profile {profile.name}: {profile.reason}")
@@ -90,13 +86,13 @@ class _Page(NamedTuple):
         yield from self.found(group)
         if group.first.waived and not self.verbose:
             return
-        if self.verbose or group.first.status in _WITH_REMEDY:
+        if self.verbose or calls_for_action(group.first):
             evidence = group.evidence
             for seen in evidence[: self.limit]:
                 yield from self.item("seen", f"{place(seen)}: {seen.text}")
             if len(evidence) > len(evidence[: self.limit]):
                 yield from self.item("", f"and {len(evidence) - _FEW} more (-v)")
-        if group.first.status in _WITH_REMEDY:
+        if calls_for_action(group.first):
             remedy = group.first.remedy
             yield from self.item("fix", f"{remedy.fix} (risk: {remedy.risk})")
             steps = group.steps
@@ -165,7 +161,7 @@ class _Page(NamedTuple):
         if steps:
             advice.append(("volta-doctor fix", f"a plan for {few(sorted(steps), _FEW)}"))
         if problems:
-            worst = next((f for f in problems if f.status in _WITH_REMEDY), problems[0])
+            worst = next(filter(calls_for_action, problems), problems[0])
             advice.append((f"volta-doctor explain {worst.id}", "its rule and source"))
         if not self.verbose:
             advice.append(("volta-doctor check -v", "every finding with all its evidence"))
