@@ -93,12 +93,11 @@ def test_since_counts_from_an_earlier_snapshot(doctor, saved, snapshot_with, tmp
         ecc = {"volatile_corrected": count}
         return {"host": {"time": time}, "nvml": {"gpus": {0: {"ecc": ecc}}}}
 
-    old = tmp_path / "old.json"
-    old.write_bytes(encode(snapshot_with(errors(0, 1796039000))))
-    new = saved(errors(100, 1796040000))
-    args = ("check", "--snapshot", new, "--select", "ecc-sbe", "--since")
-    assert doctor(*args, str(old)).returncode == 1
-    assert doctor(*args, new).returncode == 0
+    args = ("check", "--snapshot", saved(errors(100, 1796040000)), "--select", "ecc-sbe", "--since")
+    for before, code in ((0, 1), (100, 0)):
+        old = tmp_path / "old.json"
+        old.write_bytes(encode(snapshot_with(errors(before, 1796039000))))
+        assert doctor(*args, str(old)).returncode == code
 
 
 def test_a_report_in_a_file_is_whole(doctor, saved, tmp_path):
