@@ -202,9 +202,13 @@ class Probe:
             os.close(fd)
 
     def disk(self, path: Path | str) -> Disk:
-        """Return the file system of a path that exists. Raises CannotLook."""
+        """Return the file system of a path that exists. Raises CannotLook.
+
+        Below /proc links are not followed: /proc/PID/root reads as / and leads elsewhere.
+        """
         try:
-            real = self.path(path).resolve()
+            real = self.path(path)
+            real = real if str(path).startswith("/proc/") else real.resolve()
             stat = os.statvfs(real)
         except OSError as error:
             raise CannotLook(f"{path}: {error.strerror}") from error

@@ -155,6 +155,23 @@ def test_file_systems_of_models_and_caches(host):
     assert host_facts.find_mps_directories(probe, [server]) == ["/run/mps"]
 
 
+def test_a_server_in_a_container_has_mounts_of_its_own(host):
+    model = "/proc/7/root/models/m"
+    mounts = "1 0 0:50 / / rw - overlay overlay rw\n2 1 8:1 /x /models ro - ext4 /dev/sda1 ro\n"
+    server = Server(name="container 1", engine="vllm", source="/proc/7", model_dir=model)
+    probe = host(
+        files=HOST | {"/proc/7/mountinfo": mounts, f"{model}/config.json": ""},
+        disks={model: Disk(model, 100, 50, read_only=True)},
+    )
+    assert [disk.mount for disk in disks.collect(probe, [server])] == ["/proc/7/root/models"]
+
+
+def test_a_fault_in_the_search_for_servers_is_told(host, monkeypatch):
+    monkeypatch.setattr(host_facts.serve, "find", lambda _probe: {}["x"])
+    facts = host_facts.collect(host(files=HOST))
+    assert facts.servers_problem == "the search for servers failed: KeyError: 'x'"
+
+
 def test_a_look_at_the_servers_that_hangs_costs_only_their_own_fields(host, monkeypatch):
     probe = host(files=HOST)
 
@@ -165,3 +182,9 @@ def test_a_look_at_the_servers_that_hangs_costs_only_their_own_fields(host, monk
     facts = host_facts.collect(probe)
     assert (facts.file_systems, facts.servers_problem) == (None, "no answer within 5 s")
     assert facts.ram_bytes
+
+
+def test_device_nodes_are_counted_by_number(host):
+    names = ("nvidia0", "nvidia1", "nvidia10", "nvidiactl", "nvidia-uvm", "nvidia-caps/nvidia-cap1")
+    probe = host(files=HOST | {f"/dev/{name}": "" for name in names})
+    assert host_facts.collect(probe).nvidia_nodes == [0, 1, 10]

@@ -18,7 +18,6 @@ _UDEV_RULE = "/etc/udev/rules.d/71-nvidia-dev-char.rules"
 @check("shm")
 def shm(facts: Facts, row: Row) -> Finding:
     """The ranks of a server hand tensors to each other through /dev/shm."""
-    facts.containers.need()
     host = facts.host.need()
     if host.shm_bytes is None:
         raise Missing(f"The host does not tell the size of {SHM}")

@@ -40,10 +40,19 @@ def parse_mounts(mountinfo: str) -> list[str]:
     return [re.sub(r"\\([0-7]{3})", lambda m: chr(int(m[1], 8)), point) for point in points]
 
 
-def mount_of(path: str, mounts: list[str]) -> str:
-    """Return the mount point under which a path without links lies."""
+def mount_of(probe: Probe, path: str) -> str:
+    """Return the mount point under which a path without links lies.
+
+    A server in a container has its own: these begin with /proc/PID/root, as the path does.
+    """
+    inside = re.match(r"(/proc/\d+)(/root)(/.*)", path)
+    root, path = (inside[1] + inside[2], inside[3]) if inside else ("", path)
+    try:
+        mounts = parse_mounts(probe.text(f"{inside[1] if inside else '/proc/self'}/mountinfo"))
+    except CannotLook:  # another user's process
+        mounts = []
     above = {str(parent) for parent in (PurePosixPath(path), *PurePosixPath(path).parents)}
-    return max(above.intersection(mounts), key=len, default="/")
+    return root + max(above.intersection(mounts), key=len, default="/")
 
 
 def caches_of(server: Server) -> list[str]:
@@ -54,7 +63,6 @@ def caches_of(server: Server) -> list[str]:
 
 def collect(probe: Probe, servers: list[Server]) -> list[FileSystem]:
     """Return the file systems of the servers' directories, by mount point."""
-    mounts = parse_mounts(probe.text("/proc/self/mountinfo"))
     found: dict[str, FileSystem] = {}
     for server in servers:
         models = [server.model_dir] if server.model_dir else []
@@ -63,7 +71,7 @@ def collect(probe: Probe, servers: list[Server]) -> list[FileSystem]:
                 disk = probe.disk(_existing(probe, path))
             except CannotLook:
                 continue  # of a home that only its owner may enter nothing is known
-            mount = mount_of(disk.path, mounts)
+            mount = mount_of(probe, disk.path)
             system = found.setdefault(
                 mount,
                 FileSystem(

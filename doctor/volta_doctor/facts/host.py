@@ -18,7 +18,7 @@ SHM = "/dev/shm"  # noqa: S108 - looked at, not written
 _MPS_DIRECTORY = "/tmp/nvidia-mps"  # noqa: S108 - CUDA's own default, not a file of ours
 # What a dead file server or a stuck server process may cost the rest of the section.
 _SERVERS_S = 5.0
-LIMIT_S = memory.LONG_SAMPLE_S + _SERVERS_S + 3
+LIMIT_S = memory.LONG_SAMPLE_S + 2 * _SERVERS_S + 3
 
 _EFI = "/sys/firmware/efi"
 _EFIVARS = f"{_EFI}/efivars"
@@ -164,6 +164,8 @@ def find_servers(probe: Probe) -> tuple[list[serve.Server], list[FileSystem] | N
         return servers, probe.within(_SERVERS_S, lambda: disks.collect(probe, servers)), ""
     except CannotLook as reason:
         return servers, None, str(reason)
+    except Exception as error:  # a fault in the search for servers must not hide the host's facts
+        return servers, None, f"the search for servers failed: {type(error).__name__}: {error}"
 
 
 def find_mps_directories(probe: Probe, servers: list[serve.Server]) -> list[str]:
