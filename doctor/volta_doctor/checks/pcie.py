@@ -73,7 +73,7 @@ def gpu_count(facts: Facts, row: Row) -> Finding:
     if nodes is not None and len(nodes) > count:
         text = f"/dev has {len(nodes)} nodes nvidiaN, and NVML shows {count} GPUs"
         return row.fail(f"{text}: a card is gone or cannot be opened.", *evidence)
-    return row.ok(f"{count} GPUs by PCI and by NVML.", *evidence)
+    return row.ok(f"GPUs by PCI and by NVML: {count}.", *evidence)
 
 
 def _differ(
