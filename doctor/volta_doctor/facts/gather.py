@@ -76,7 +76,7 @@ COLLECTORS: dict[str, Collector] = {
     "containers": Collector(containers.collect),
     "checkpoint": Collector(checkpoint.collect),
     "python_envs": Collector(python_envs.collect),
-    "so_archs": Collector(so_archs.collect),
+    "so_archs": Collector(so_archs.collect, limit_s=so_archs.LIMIT_S + 4),  # after python_envs
     "ext_cache": Collector(ext_cache.collect),
     "toolchain": Collector(toolchain.collect),
     "history": Collector(history.collect),

@@ -75,10 +75,10 @@ def find_cudnn(
     """Return the cuDNN that the environment brings along."""
     for distribution in distributions:
         if re.fullmatch(r"nvidia[-_]cudnn(?:[-_]cu\d+)?", distribution.name.lower()):
-            return Cudnn(distribution.version, f"{distribution.name} {distribution.version}")
+            return Cudnn(distribution.version, distribution.name)
     for package in conda:
         if package.name == "cudnn":
-            return Cudnn(package.version, f"conda-meta: cudnn {package.version}")
+            return Cudnn(package.version, f"{package.name} of conda")
     directory = f"{torch.directory}/lib"
     found = [name for name in probe.names(directory) if _CUDNN.match(name)]
     if not torch.version or not found:
