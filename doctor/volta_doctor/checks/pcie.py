@@ -44,6 +44,8 @@ def gpu_count(facts: Facts, row: Row) -> Finding:
     count = value(nvml.device_count)
     if count is None:
         raise Missing(f"NVML does not tell the number of GPUs: {shown(nvml.device_count)}.")
+    if len(nvml.gpus) < count:
+        raise Missing(f"NVML counts {count} GPUs, and the snapshot holds {len(nvml.gpus)} of them.")
     on_bus = facts.pci.need().gpus
     for_host = [device for device in on_bus if device.driver not in _FOR_GUESTS]
     guests = len(on_bus) - len(for_host)
@@ -139,6 +141,8 @@ def pcie_gen(facts: Facts, row: Row, gpu: GpuFacts) -> Finding:
     text = f"PCIe runs at generation {generation}"
     if generation >= expected:
         return row.ok(f"{text}.", evidence)
+    if gpu.pcie.generation_max is None:
+        raise Missing("What card and slot together reach was not recorded.")
     host = facts.host.data
     if highest is not None and highest < expected and host and host.virtual is False:
         text = f"{text}, and card and slot together reach no more than {highest} of {expected}."
