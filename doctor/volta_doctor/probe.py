@@ -144,12 +144,13 @@ class Probe:
         Directories whose name or path is in `skip` and links to directories are left out; `unread`
         is told of those that cannot be read.
         """
+        before = str(self.root).rstrip("/")
 
         def complain(error: OSError) -> None:
-            unread(f"/{os.path.relpath(error.filename, self.root)}: {error.strerror}")
+            unread(f"{str(error.filename).removeprefix(before)}: {error.strerror}")
 
         for path, below, files in os.walk(self.path(directory), onerror=complain):
-            here = f"/{os.path.relpath(path, self.root)}"
+            here = path.removeprefix(before)
             below[:] = [n for n in sorted(below) if n not in skip and f"{here}/{n}" not in skip]
             yield here, files
 

@@ -20,10 +20,12 @@ def torch_tag(env: PythonEnv) -> str:
     return f"py{env.tag.removeprefix('cp')}_{cuda}"
 
 
-def aside(path: str, mark: str) -> Step:
-    """Return the step that renames a file or directory, so that nothing is lost."""
-    moved = f"{path}.stale-{mark}"
-    return Step(run=["mv", "-nT", path, moved], undo=["mv", "-nT", moved, path])
+def aside(path: str, moved: str) -> Step:
+    """Return the step that renames a file or directory, so that nothing is lost.
+
+    mv refuses where a directory of the new name has something in it.
+    """
+    return Step(run=["mv", "-T", path, moved], undo=["mv", "-T", moved, path])
 
 
 @check("ext-cache")
@@ -61,7 +63,7 @@ def _judge_cache(row: Row, cache: Cache, envs: list[PythonEnv]) -> Finding:
         return row.skip("No torch that would look there is known.", seen, subject=cache.path)
     if cache.tag and cache.tag not in tags:
         text = f"It is for {cache.tag}, and the environments that look there are {shown}."
-        steps = [aside(cache.path, cache.tag)]
+        steps = [aside(cache.path, f"{cache.path}.stale")]
         return row.warn(text, seen, subject=cache.path, steps=steps)
     fitting = [env for env in envs if cache.tag in (None, torch_tag(env))]
     newest = max(fitting, key=lambda env: env.torch_time)
@@ -72,7 +74,8 @@ def _judge_cache(row: Row, cache: Cache, envs: list[PythonEnv]) -> Finding:
     names = ", ".join(extension.name for extension in old)
     days = max((newest.torch_time - (extension.built or 0)) / 86400 for extension in old)
     text = f"Older than torch {newest.torch} in {newest.prefix}, by up to {days:.1f} days: {names}."
-    steps = [aside(f"{cache.path}/{extension.name}", torch_tag(newest)) for extension in old]
+    # beside the cache, where nobody looks for extensions
+    steps = [aside(f"{cache.path}/{e.name}", f"{cache.path}.stale-{e.name}") for e in old]
     return row.warn(text, seen, subject=cache.path, steps=steps)
 
 
@@ -92,7 +95,7 @@ def ext_lock(facts: Facts, row: Row) -> Iterable[Finding]:
             text = (
                 f"Its lock is {age / 60:.0f} min old and no compiler is alive: loads wait for ever."
             )
-            yield row.fail(text, seen, subject=path, steps=[aside(path, str(locked))])
+            yield row.fail(text, seen, subject=path, steps=[aside(path, f"{path}.stale-{locked}")])
     problems = [(cache.path, cache.problem) for cache in found.caches if cache.problem]
     if found.problem:
         problems.append((HOST, found.problem))
