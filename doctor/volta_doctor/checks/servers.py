@@ -5,13 +5,13 @@ from typing import NamedTuple
 
 from volta_doctor.catalog import Row
 from volta_doctor.checks.gpu import gpus
+from volta_doctor.checks.steps import unit_drop_in
 from volta_doctor.facts.model import Facts, Missing
 from volta_doctor.facts.nvml import GpuFacts, value
 from volta_doctor.facts.serve import Server
 from volta_doctor.findings import Evidence, Finding, Step
 
 _VOLTA = "7.0"
-_UNIT_DIRECTORY = "/etc/systemd/system"
 Judge = Callable[[Server], Finding | Iterable[Finding]]
 
 
@@ -60,14 +60,7 @@ def _drop_in(server: Server, check_id: str, setting: str) -> list[Step]:
     """None for what is no unit of the system's: who started it knows how to start it again."""
     if server.unit is None or "/systemd/system/" not in server.source:
         return []
-    path = f"{_UNIT_DIRECTORY}/{server.unit}.d/volta-{check_id}.conf"
-    reload = ["systemctl", "daemon-reload"]
-    restart = ["systemctl", "try-restart", server.unit]
-    return [
-        Step(write=path, content=f"[Service]\n{setting}\n"),
-        Step(run=reload, undo=reload),
-        Step(run=restart, undo=restart),
-    ]
+    return unit_drop_in(check_id, server.unit, f"[Service]\n{setting}")
 
 
 class Selection(NamedTuple):

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from volta_doctor.catalog import Row
 from volta_doctor.checks.registry import check
+from volta_doctor.checks.steps import unit_drop_in
 from volta_doctor.facts.checkpoint import CheckpointFacts
 from volta_doctor.facts.model import Facts, Missing
 from volta_doctor.facts.serve import Server
@@ -59,23 +60,11 @@ def seen(unit: UnitFacts, text: str) -> Evidence:
 
 
 def drop_in(row: Row, unit: UnitFacts, lines: Mapping[str, Sequence[str]]) -> list[Step]:
-    """Return the steps that add lines, by section, to a unit of the system and restart it.
-
-    Each check has a drop-in of its own, so that none undoes another's; by its name it comes after
-    the override.conf of `systemctl edit`.
-    """
+    """Return the steps that add lines, by section, to a unit of the system and restart it."""
     if unit.user is not None or not lines:
         return []  # only its user can speak to that manager
     text = "\n".join(f"[{section}]\n" + "\n".join(added) for section, added in lines.items())
-    reload, restart = ["systemctl", "daemon-reload"], ["systemctl", "try-restart", unit.name]
-    return [
-        Step(
-            write=f"/etc/systemd/system/{unit.name}.d/volta-{row.id}.conf",
-            content=f"{text}\n",
-        ),
-        Step(run=reload, undo=reload),
-        Step(run=restart, undo=restart),
-    ]
+    return unit_drop_in(row.id, unit.name, text)
 
 
 def gib(size: float) -> str:
