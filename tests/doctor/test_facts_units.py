@@ -175,7 +175,7 @@ def test_the_user_of_a_unit(booted):
 
 
 def test_without_systemd_there_is_a_reason_and_no_failure(host, monkeypatch):
-    monkeypatch.setattr(serve, "find", lambda probe: ServeFacts())
+    monkeypatch.setattr(serve, "find", lambda probe: ServeFacts(servers=[]))
     found = units.collect(host())
     assert found.problem == "systemd does not run here (/run/systemd/system does not exist)"
 

@@ -63,7 +63,9 @@ def make_tree(root: Path, fake: Fake, library: Path) -> Path:
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(content)
-    for gpu in (root / "sys/bus/pci/devices").iterdir():
+    devices = root / "sys/bus/pci/devices"
+    devices.mkdir(parents=True, exist_ok=True)
+    for gpu in devices.iterdir():
         (gpu / "driver").symlink_to("../../drivers/nvidia")
     (root / "tmp").mkdir()
     libraries = root / "usr/lib/x86_64-linux-gnu"

@@ -67,7 +67,9 @@ def by_card(
     for gpu, figures in volta_cards(facts, "bandwidth"):
         limit = limits(gpu)
         rates = (figures.hbm_gbs, figures.to_gpu_gbs, figures.to_host_gbs)
-        if limit is None:
+        if value(gpu.name) is None:
+            yield row.unknown("NVML does not tell which card it is.", subject=figures.uuid)
+        elif limit is None:
             text = f"No limit is known for {value(gpu.name)}; measured {rates} GB/s."
             yield row.skip(text, subject=figures.uuid)
         elif None in rates:

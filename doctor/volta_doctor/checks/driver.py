@@ -133,6 +133,8 @@ def driver_open_kmod(facts: Facts, row: Row) -> Finding:
         number, line = refusals[-1]
         seen.append(Evidence(log.source, line.text, number))
         return row.fail("The kernel log says that the open module refused a GPU.", *seen)
+    if licence is None and on_disk and on_disk.file:
+        return row.unknown("The license of the module on disk was not recorded.", *seen)
     if licence is None and not modules.proc_version:
         return row.unknown("No NVIDIA kernel module is loaded or on disk.", *seen)
     return row.ok("The module is NVIDIA's proprietary flavour.", *seen)

@@ -242,5 +242,7 @@ def _listed(facts: Facts, what: str, now: dict[int, int]) -> Evidence:
 
 
 def _crc(link: NvLinkFacts) -> Reading[int]:
+    if link.crc_flit is None or link.crc_data is None:
+        return None
     count = crc_errors(link)
     return link.crc_flit if count is None else count

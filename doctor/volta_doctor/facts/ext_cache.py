@@ -50,7 +50,7 @@ class ExtCacheFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     """
 
     time: int
-    caches: list[Cache] = []
+    caches: list[Cache]
     problem: str = ""
 
 

@@ -56,7 +56,7 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
 class HistoryFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Earlier samples, oldest first; none on the first run."""
 
-    samples: list[Sample] = []
+    samples: list[Sample]
 
 
 class _File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -98,11 +98,11 @@ class PackagesFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     """
 
     manager: str
-    installed: list[Package] = []
+    installed: list[Package]
     candidates_problem: str | None = None
-    pins: list[Pin] = []
+    pins: list[Pin]
     auto_upgrades: AutoUpgrades | None = None
-    repositories: list[Repository] = []
+    repositories: list[Repository]
     sha1_rejected_from: str | None = None
 
     @property

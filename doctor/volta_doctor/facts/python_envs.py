@@ -76,8 +76,8 @@ class PythonEnvsFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     `problem` is why an environment may have been missed.
     """
 
-    envs: list[PythonEnv] = []
-    searches: list[LibrarySearch] = []
+    envs: list[PythonEnv]
+    searches: list[LibrarySearch]
     problem: str = ""
 
 

@@ -47,5 +47,6 @@ def collect(probe: Probe) -> PackagesFacts:
         installed=parse_list(done.stdout),
         candidates_problem="dnf is not asked for candidates: that needs the network",
         pins=parse_versionlock(probe.text_or_none(_VERSIONLOCK) or ""),
+        repositories=[],
         auto_upgrades=parse_automatic(automatic, bool(timers)) if automatic else None,
     )

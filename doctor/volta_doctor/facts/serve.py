@@ -57,7 +57,7 @@ class ServeFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     `problem` is why a server may have been missed, empty where none can be.
     """
 
-    servers: list[Server] = []
+    servers: list[Server]
     hidden: int = 0
     problem: str = ""
 

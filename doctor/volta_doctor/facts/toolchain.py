@@ -62,9 +62,9 @@ class ToolchainFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     `problem` is why a server may have been missed.
     """
 
-    compilers: list[Tool] = []
-    builds: list[Build] = []
-    triton: list[TritonPtxas] = []
+    compilers: list[Tool]
+    builds: list[Build]
+    triton: list[TritonPtxas]
     problem: str = ""
 
 
