@@ -24,7 +24,7 @@ class Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     noise: set[str]
     counters: set[str]
-    keys: dict[str, str]
+    keys: dict[str, list[str]]
     names: dict[str, str]
     units: dict[str, tuple[int, str]]
 
@@ -189,9 +189,9 @@ def _lists(section: str, where: list[str], old: list[Any], new: list[Any]) -> It
     items = [*old, *new]
     if all(isinstance(item, msgspec.Struct) for item in items):
         struct = type(items[0]).__name__
-        label, key = table().names.get(struct, where[-1]), table().keys.get(struct)
+        label = table().names.get(struct, where[-1])
         before, after = (
-            {f"{label} {_key(item, key, place)}": item for place, item in enumerate(side)}
+            {f"{label} {key}": item for key, item in zip(_keys(side, struct), side, strict=True)}
             for side in (old, new)
         )
         yield from _keyed(section, where[:-1], before, after)
@@ -230,9 +230,11 @@ def _counters(section: str, where: list[str], old: Any, new: Any) -> Iterator[Ch
         yield Change(section=section, kind=kind, where=where, old=before, new=after)
 
 
-def _key(item: Any, key: str | None, place: int) -> str:
-    found = getattr(item, key) if key else None
-    return found if isinstance(found, str) else str(place)
+def _keys(items: list[Any], struct: str) -> list[str]:
+    """Return what tells the items apart: the fields of the table where they do, else the place."""
+    fields = table().keys.get(struct, [])
+    keys = [" ".join(str(getattr(item, field)) for field in fields) for item in items]
+    return keys if fields and len(set(keys)) == len(keys) else [str(n) for n in range(len(items))]
 
 
 def _plain(value: Any) -> Any:

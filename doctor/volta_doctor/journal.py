@@ -77,7 +77,7 @@ class Journal:
             file = msgspec.yaml.decode(path.read_bytes(), type=_File)
         except OSError as error:
             raise JournalError(f"{path}: {error.strerror}") from error
-        except (msgspec.DecodeError, yaml.YAMLError, UnicodeDecodeError) as error:
+        except (msgspec.DecodeError, yaml.YAMLError, ValueError, RecursionError) as error:
             words = " ".join(str(error).split())
             raise JournalError(f"{path}: not a journal of fix --apply: {words}") from error
         if file.schema != SCHEMA:

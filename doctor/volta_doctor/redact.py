@@ -31,6 +31,7 @@ _IPV6 = re.compile(r"(?<![\w:.])[0-9a-fA-F:]*:[0-9a-fA-F:]*:[0-9a-fA-F:.]*(?![\w
 _UNIT = r"service|socket|target|slice|scope|mount|timer|path|device"
 _MAIL = re.compile(rf"[\w.+-]+@(?![\w-]+\.(?:{_UNIT})\b)[\w-]+(?:\.[\w-]+)+")
 _HOME = re.compile(r"/(?:home|Users)/([^/\s:;,'\"]+)")
+_FLAG = re.compile(r"[\w.-]*")
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?|true|false", re.IGNORECASE)
 
 
@@ -243,9 +244,13 @@ class _Site:
 
         def parameter(word: str) -> str:
             name, equals, _value = word.partition("=")
-            return word if not equals or keeps.fullmatch(name) else f"{name}={GONE}"
+            if not equals:
+                return word if _FLAG.fullmatch(word) else GONE
+            return word if keeps.fullmatch(name) else f"{name}={GONE}"
 
-        return " ".join(parameter(word) for word in text.split(" "))
+        of_kernel, dashes, of_init = text.partition(" -- ")
+        kept = " ".join(parameter(word) for word in of_kernel.split(" "))
+        return f"{kept}{dashes}{GONE}" if of_init else kept
 
     def _log_line(self, text: str) -> str:
         kept = any(re.search(pattern, text) for pattern in table().keep_log)

@@ -78,7 +78,7 @@ def load(path: Path, ids: Collection[str]) -> list[Waiver]:
         entries = yaml.safe_load(text)
     except OSError as error:
         raise WaiversError(f"{path}: {error.strerror}") from error
-    except (yaml.YAMLError, ValueError) as error:  # ValueError: not UTF-8, or no such date
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: UTF-8, dates
         raise WaiversError(f"{path}: {' '.join(str(error).split())}") from error
     if node is None:
         return []

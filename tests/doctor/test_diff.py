@@ -168,7 +168,7 @@ def test_the_table_names_what_there_is(fact_fields):
     known = {f"{base.__name__}.{f}" for struct, f in fact_fields for base in struct.__mro__}
     known |= {struct.__name__ for struct, _ in fact_fields}
     table = diff.table()
-    keys = {f"{struct}.{key}" for struct, key in table.keys.items()}
+    keys = {f"{struct}.{field}" for struct, fields in table.keys.items() for field in fields}
     units = {name for name in table.units if "." in name}
     named = table.noise | table.counters | set(table.names) | keys | units
     assert not named - known

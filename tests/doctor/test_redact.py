@@ -65,7 +65,7 @@ SITE = {
     "host": {
         "hostname": "rack7.corp.example",
         "cmdline": "BOOT_IMAGE=/vmlinuz root=UUID=9f1d0c52-1111-2222-3333-444455556666 ro iommu=pt"
-        " ip=10.1.2.3 console=ttyS0",
+        " ip=10.1.2.3 console=ttyS0 -- --peer 10.1.2.4",
     },
     "nvml": {
         "gpus": {
@@ -95,7 +95,16 @@ SITE = {
     "release": {"manifest": {"url": "http://10.1.2.3:8000"}},
     "service": {"health": {"url": "http://10.1.2.3:8000/health"}},
 }
-NAMES = ["rack7", "corp.example", "9f1d0c52", "10.1.2.3", "fe80::", "db8:77", "00:11:22:33:44:55"]
+NAMES = [
+    "rack7",
+    "corp.example",
+    "9f1d0c52",
+    "10.1.2.3",
+    "10.1.2.4",
+    "fe80::",
+    "db8:77",
+    "00:11:22:33:44:55",
+]
 NAMES += ["0321018", "8932f9", "89aaaa", "GPU-8932", "alice", "acme", "/home/bo/"]
 
 
@@ -134,6 +143,7 @@ def test_the_same_thing_gets_the_same_stand_in(snapshot_with):
     assert lines == [GONE, GONE, "NVRM: GPU at 02:00:00:00:00:01 of user1 on host1 is fine"]
     assert "iommu=pt" in facts.host.data.cmdline.split()
     assert f"ip={GONE}" in facts.host.data.cmdline.split()
+    assert facts.host.data.cmdline.endswith(f" -- {GONE}")
 
 
 def test_versions_and_bus_ids_are_no_addresses(snapshot_with):

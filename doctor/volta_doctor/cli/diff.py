@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def diff(context: click.Context, scope: Scope, old: str, new: str, form: str) -> None:
     """Tell what changed between two snapshots of a host, and which findings turned.
 
-    Errors that grow are judged from OLD on, as by check --snapshot NEW --since OLD. The exit code
+    Errors that grow are counted from OLD on, as by check --snapshot NEW --since OLD. The exit code
     is that of NEW.
     """
     from dataclasses import replace
@@ -32,10 +32,12 @@ def diff(context: click.Context, scope: Scope, old: str, new: str, form: str) ->
     if old == new == "-":
         raise click.UsageError("OLD and NEW cannot both be stdin")
     before = looking.look(replace(scope, snapshot=old))
+    newer = looking.read(new)
+    counted = looking.since(newer, before.snapshot)
     after = looking.judged(
-        replace(scope, snapshot=new), looking.since(looking.read(new), before.snapshot)
+        replace(scope, snapshot=new), counted if counted.facts.history.ok else newer
     )
-    facts = differ.changes(before.snapshot.facts, after.snapshot.facts)
+    facts = differ.changes(before.snapshot.facts, newer.facts)
     turns = differ.turns(before.report.findings, after.report.findings)
     told = (_json if form == "json" else _text)(before, after, facts, turns)
     stdout("table" if form == "text" else form)

@@ -11,8 +11,9 @@ from volta_doctor.cli.options import Scope, extend, scoped
 def listing(form: str, scope: Scope) -> None:
     """List every check by area: its id, the levels it can give, and its claim."""
     from volta_doctor.catalog import checks
-    from volta_doctor.cli.output import show
+    from volta_doctor.cli.output import show, stdout
 
+    stdout("table" if form == "text" else form)
     extend(scope)
     rows = checks().values()
     if form == "json":
