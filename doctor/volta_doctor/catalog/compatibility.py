@@ -65,7 +65,10 @@ class Cuda13(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class OtherGpus(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An extension without sm_70 code that a Volta card never runs; `file` is a glob."""
+    """An extension without sm_70 code that a Volta card never runs.
+
+    `file` is a glob for the end of its path; its star goes across directories.
+    """
 
     file: str
     source: str

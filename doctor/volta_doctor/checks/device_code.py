@@ -53,11 +53,10 @@ def _judge_object(row: Row, item: SharedObject, env: PythonEnv | None) -> Findin
 
 def _unused(item: SharedObject, env: PythonEnv | None) -> str:
     """Say why no Volta card runs an extension, empty where one may."""
-    name = item.path.rsplit("/", 1)[-1]
     for other in compat().other_gpus:
-        if fnmatchcase(name, other.file):
+        if fnmatchcase(item.path, f"*/{other.file}"):
             return other.source
-    for_cuda = re.search(r"_cuda(\d{2,3})\.so$", name)  # bitsandbytes has one for each CUDA
+    for_cuda = re.search(r"_cuda(\d{2,3})\.so$", item.path)  # bitsandbytes has one for each CUDA
     if for_cuda and env and env.torch_cuda and for_cuda[1] != env.torch_cuda.replace(".", ""):
         return f"torch is for CUDA {env.torch_cuda}"
     return ""

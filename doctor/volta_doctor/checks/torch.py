@@ -22,6 +22,9 @@ def torch_arch(facts: Facts, row: Row) -> Iterable[Finding]:
 
 def _judge_torch(row: Row, env: PythonEnv) -> Finding:
     if env.torch is None:
+        if any(canonicalize_name(package.name) == "torch" for package in env.distributions):
+            text = "torch is installed, but torch/version.py is not there."
+            return row.unknown(text, subject=env.prefix)
         return row.skip("No torch is installed in it.", subject=env.prefix)
     built = f"CUDA {env.torch_cuda}" if env.torch_cuda else f"ROCm {env.torch_hip}"
     version = Evidence(f"torch/version.py in {env.prefix}", f"{env.torch}, {built}")
@@ -54,16 +57,18 @@ def _judge_torch(row: Row, env: PythonEnv) -> Finding:
 
 
 def _judge_by_table(row: Row, env: PythonEnv, version: Evidence) -> Finding:
+    """Judge a torch whose libraries cannot be read, if it is one of PyTorch's own wheels."""
+    cuda = env.torch_cuda or ""
     try:
-        public = Version(env.torch or "").public
-        build = compat().torch_build(public, env.torch_cuda or "")
+        torch = Version(env.torch or "")
+        official = torch.local in (None, f"cu{cuda.replace('.', '')}")
+        build = compat().torch_build(torch.public, cuda) if official else None
     except InvalidVersion:
         build = None
-    if build is None:
-        text = f"{env.torch_problem}, and no table tells of torch {env.torch}"
-        return row.unknown(
-            f"{text} for CUDA {env.torch_cuda}.".capitalize(), version, subject=env.prefix
-        )
+    if build is None or not env.torch_problem:
+        reason = env.torch_problem or "Its device code is not recorded"
+        text = f"{reason}, and no table tells of torch {env.torch} for CUDA {cuda}."
+        return row.unknown(text, version, subject=env.prefix)
     table = Evidence("compat.yaml", f"torch {build.versions}, {', '.join(build.cuda)}")
     wheels = f"The wheels of torch {env.torch} for CUDA {env.torch_cuda} carry"
     if build.sm_70:

@@ -11,8 +11,7 @@ from stat import S_ISDIR
 
 import msgspec
 
-from volta_doctor.facts.python_envs import SHELL, find_servers
-from volta_doctor.facts.python_layout import container_root
+from volta_doctor.facts.python_envs import SHELL, find_servers, root_of
 from volta_doctor.probe import CannotLook, Probe
 
 _TAG = re.compile(r"py\d+t?_(?:cu\d+|cpu)$")
@@ -39,7 +38,7 @@ class Cache(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     path: str
     tag: str | None = None
     used_by: list[str] = []
-    extensions: list[Extension] = []
+    extensions: list[Extension]
     problem: str = ""
 
 
@@ -62,7 +61,7 @@ def find(probe: Probe) -> ExtCacheFacts:
         try:
             found = list(_caches(probe, root, is_tagged, used_by))
         except CannotLook as reason:
-            found = [Cache(path=root, used_by=used_by, problem=str(reason))]
+            found = [Cache(path=root, used_by=used_by, extensions=[], problem=str(reason))]
         caches += found
     return ExtCacheFacts(time=int(probe.time()), caches=caches, problem="; ".join(problems))
 
@@ -71,9 +70,7 @@ def _roots(probe: Probe) -> tuple[dict[str, tuple[bool, list[str]]], list[str]]:
     """Return each root with whether tagged directories lie in it and who looks there."""
     servers, problem = find_servers(probe)
     environments = [(SHELL, probe.env, probe.env.get("HOME"), "")]
-    environments += [
-        (s.name, s.env or {}, s.home, container_root(s.prefix)) for s in servers if s.prefix
-    ]
+    environments += [(s.name, s.env or {}, s.home, root_of(s)) for s in servers if s.prefix]
     problems = [problem] if problem else []
     problems += [f"{s.name}: {s.env_problem}" for s in servers if s.prefix and s.env is None]
     roots: dict[str, tuple[bool, list[str]]] = {}

@@ -39,14 +39,16 @@ class LibrarySearch(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     """
 
     name: str
-    libraries: list[CudaLibrary] = []
+    libraries: list[CudaLibrary]
     problem: str = ""
 
 
 def search(probe: Probe, name: str, env: dict[str, str] | None, root: str = "") -> LibrarySearch:
     """Look along LD_LIBRARY_PATH, ld.so.conf and the default directories under `root`."""
     if env is None:
-        return LibrarySearch(name=name, problem="its environment is hidden from this user")
+        return LibrarySearch(
+            name=name, libraries=[], problem="its environment is hidden from this user"
+        )
     given = re.split(r"[:;]", env.get("LD_LIBRARY_PATH", ""))
     places = [(directory, "LD_LIBRARY_PATH") for directory in given if directory.startswith("/")]
     problem = ""

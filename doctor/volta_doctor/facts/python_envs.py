@@ -48,12 +48,12 @@ class PythonEnv(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """
 
     prefix: str
-    kind: str = "venv"
+    kind: str = ""
     python: str = ""
     tag: str = ""
-    used_by: list[str] = []
+    used_by: list[str]
     sites: list[str] = []
-    distributions: list[Distribution] = []
+    distributions: list[Distribution]
     conda: list[CondaPackage] = []
     torch: str | None = None
     torch_cuda: str | None = None
@@ -98,10 +98,7 @@ def find(probe: Probe) -> PythonEnvsFacts:
             directory = identity(probe, server.prefix)
             prefixes.setdefault(directory, server.prefix)
             users.setdefault(directory, []).append(server)
-    searches = [
-        search(probe, server.name, server.env, container_root(server.prefix or ""))
-        for server in servers
-    ]
+    searches = [search(probe, server.name, server.env, root_of(server)) for server in servers]
     return PythonEnvsFacts(
         envs=[
             read_env(probe, prefix, users.get(directory, []), is_release=prefix == release)
@@ -121,6 +118,11 @@ def identity(probe: Probe, directory: str) -> object:
     return (status.st_dev, status.st_ino) if status else directory
 
 
+def root_of(server: Server) -> str:
+    """Return what stands before the paths of a server: /proc/PID/root in a container."""
+    return f"/proc/{server.pids[0]}/root" if server.container and server.pids else ""
+
+
 def find_servers(probe: Probe) -> tuple[list[Server], str]:
     """Return the servers, and why some may be missing."""
     try:
@@ -136,7 +138,7 @@ def read_env(probe: Probe, prefix: str, users: list[Server], is_release: bool = 
     try:
         return _read(probe, prefix, users, used_by)
     except CannotLook as reason:
-        return PythonEnv(prefix=prefix, used_by=used_by, problem=str(reason))
+        return PythonEnv(prefix=prefix, used_by=used_by, distributions=[], problem=str(reason))
 
 
 def read_glibc(probe: Probe, root: str = "") -> str | None:

@@ -30,7 +30,7 @@ class SharedObject(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
     path: str
     env: str
-    code: DeviceCode = DeviceCode()
+    code: DeviceCode
     runtime: str | None = None
     tag: str | None = None
     problem: str = ""
@@ -42,8 +42,8 @@ class SoArchsFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     `unread` names what was not looked at, by environment or cache, and why.
     """
 
-    objects: list[SharedObject] = []
-    looked_at: int = 0
+    objects: list[SharedObject]
+    looked_at: int
     unread: dict[str, list[str]] = {}
 
 

@@ -39,7 +39,7 @@ class Build(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     engine: str = ""
     unit: str | None = None
     env: str | None = None
-    variables: dict[str, str] = {}
+    variables: dict[str, str]
     nvcc: Tool | None = None
     nvcc_by: str = ""
     beside: list[Tool] = []
@@ -92,12 +92,19 @@ def collect(probe: Probe) -> ToolchainFacts:
     """Look where this shell's and the servers' builds look."""
     tools = Tools(probe)
     servers, problem = find_servers(probe)
-    builds = [_build(probe, tools, Build(name=SHELL), probe.env)]
+    builds = [_build(probe, tools, Build(name=SHELL, variables={}), probe.env)]
     builds += [
         _build(
             probe,
             tools,
-            Build(name=s.name, engine=s.engine, unit=s.unit, env=s.prefix, problem=s.env_problem),
+            Build(
+                name=s.name,
+                engine=s.engine,
+                unit=s.unit,
+                env=s.prefix,
+                variables={},
+                problem=s.env_problem,
+            ),
             s.env,
         )
         for s in servers
@@ -164,7 +171,7 @@ def _tritons(probe: Probe, tools: Tools, builds: list[Build]) -> list[TritonPtxa
         sites = (f"{site}/triton/backends/nvidia/bin/ptxas" for site in env.sites)
         bundled = next((path for path in sites if probe.exists(path)), None)
         users = [build for build in builds if build.name in env.used_by]
-        for build in users or [Build(name=env.prefix)]:
+        for build in users or [Build(name=env.prefix, variables={})]:
             given = build.variables.get("TRITON_PTXAS_PATH")
             path = container_root(env.prefix) + given if given else bundled
             if path and bundled:

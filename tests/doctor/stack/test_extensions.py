@@ -133,6 +133,8 @@ def test_a_cache_inside_a_container(host, serving):
             engine="vllm",
             source="",
             prefix=f"{root}/usr",
+            container="0123456789ab",
+            pids=[4711],
             env={"XDG_CACHE_HOME": "/cache"},
             home=f"{root}/root",
         )
