@@ -278,7 +278,7 @@ def test_a_stuck_process_is_not_asked_for_its_command_line(host):
     probe = host(files=process(5, "vllm", "serve", "m", state="D"))
     facts = serve.collect(probe)
     assert facts.servers == []
-    assert facts.problem == "1 processes hide their command line: run again with sudo"
+    assert facts.problem == "the command line is hidden of 1 process: run again with sudo"
 
 
 def test_proc_that_hides_the_processes_of_others(host):

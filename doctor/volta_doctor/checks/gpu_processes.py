@@ -18,6 +18,7 @@ from volta_doctor.facts.nvml import GpuFacts, GpuProcess, value
 from volta_doctor.facts.processes import DAEMONS, DISPLAY_SERVERS, GpuUser, ProcessesFacts
 from volta_doctor.facts.serve import Server
 from volta_doctor.findings import Evidence, Finding
+from volta_doctor.words import several
 
 _GIB = 2**30
 _MIB = 2**20
@@ -165,8 +166,8 @@ def _owner(
             pids = ", ".join(str(pid) for pid in sorted(listed))
             return row.ok(f"{mib:.0f} MiB are in use, by pid {pids}.", seen, subject=name)
         text = (
-            f"{mib:.0f} MiB are in use, and {processes.hidden} processes hide their open files:"
-            " run again with sudo."
+            f"{mib:.0f} MiB are in use; open files are hidden of"
+            f" {several(processes.hidden, 'process')}: run again with sudo."
         )
         return row.unknown(text, seen, subject=name)
     dead = f" NVML still lists pid {', '.join(map(str, sorted(listed)))}." if listed else ""
@@ -197,8 +198,8 @@ def graphics(facts: Facts, row: Row) -> Finding:
     complete = bool(lists) and all(drawing is not None for _, drawing in lists)
     if not complete and processes.hidden:
         return row.unknown(
-            f"NVML does not list graphics processes, and {processes.hidden} processes hide their"
-            " open files: run again with sudo."
+            "NVML does not list graphics processes, and open files are hidden of"
+            f" {several(processes.hidden, 'process')}: run again with sudo."
         )
     return row.ok("No graphics process is on a GPU.")
 
@@ -243,5 +244,5 @@ def _balance(row: Row, server: Server, group: list[GpuFacts]) -> Finding:
         return row.warn(f"One GPU works while another waits, {span}: {text}.", seen, subject=name)
     if max(loads) - min(loads) >= _APART:
         apart = max(loads) - min(loads)
-        return row.info(f"{apart} points apart {span}: {text}.", seen, subject=name)
+        return row.info(f"{several(apart, 'point')} apart {span}: {text}.", seen, subject=name)
     return row.ok(f"Evenly loaded {span}: {text}.", seen, subject=name)

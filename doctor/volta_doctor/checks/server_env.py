@@ -23,6 +23,7 @@ from volta_doctor.facts.model import Facts, Missing
 from volta_doctor.facts.nvml import GpuFacts
 from volta_doctor.facts.serve import Server
 from volta_doctor.findings import Evidence, Finding
+from volta_doctor.words import several
 
 # NVIDIA/DCGM, checkForBadEnvVaribles
 _DEBUG = (
@@ -119,10 +120,10 @@ def visible_devices(facts: Facts, row: Row) -> Iterator[Finding]:
             if fault := _fault(variable, env[variable], among, wanted):
                 return row.fail(fault, *seen, subject=server.name)
         if len(every) < wanted:
-            text = f"The server is to use {wanted} GPUs, and this host has {len(every)}."
+            text = f"The server is to use {several(wanted, 'GPU')}; this host has {len(every)}."
             return row.fail(text, told(server), subject=server.name)
         if not lists:
-            text = f"No list is set: it may use all {len(every)} GPUs."
+            text = f"No list is set: it may use every GPU ({len(every)})."
             return row.ok(text, subject=server.name)
         text = f"Every GPU listed exists, and {wanted} or more are listed."
         return row.ok(text, *seen, subject=server.name)
@@ -142,5 +143,6 @@ def _fault(variable: str, text: str, among: list[GpuFacts], wanted: int) -> str 
     if len({gpu.index for gpu in chosen.gpus}) < len(chosen.gpus):
         return f"{variable} names a GPU twice, with which CUDA does not start: {text}."
     if len(chosen.gpus) < wanted and not (in_container and text == "void"):
-        return f"{variable} lists {len(chosen.gpus)} GPUs, and the server is to use {wanted}."
+        listed = several(len(chosen.gpus), "GPU")
+        return f"{variable} lists {listed}, and the server is to use {wanted}."
     return None

@@ -10,6 +10,7 @@ from volta_doctor.facts.model import Facts, Missing
 from volta_doctor.facts.nvml import GpuFacts, value
 from volta_doctor.facts.serve import Server
 from volta_doctor.findings import Evidence, Finding, Step
+from volta_doctor.words import several
 
 _VOLTA = "7.0"
 Judge = Callable[[Server], Finding | Iterable[Finding]]
@@ -164,7 +165,7 @@ def ranks(facts: Facts, server: Server) -> list[GpuFacts]:
             )
         visible = select(text, visible).gpus
     if len(visible) < wanted:
-        raise Missing(f"It is to use {wanted} GPUs, but may see {len(visible)}.")
+        raise Missing(f"It is to use {several(wanted, 'GPU')}, but may see {len(visible)}.")
     if not server.flags.tensor_parallel_size and len(holds) > wanted:
         return holds  # an engine that spreads layers by itself
     return visible[:wanted]

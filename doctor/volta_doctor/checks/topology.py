@@ -20,6 +20,7 @@ from volta_doctor.facts.nvml import GpuFacts
 from volta_doctor.facts.serve import Server
 from volta_doctor.facts.topo import UNTOLD, TopoFacts
 from volta_doctor.findings import Evidence, Finding
+from volta_doctor.words import several
 
 _FAR = ("NODE", "SYS")
 _MOST_RANKS = 16  # as many GPUs as one host holds; the search for a ring grows as 2^n
@@ -113,15 +114,15 @@ def topo_tp(facts: Facts, row: Row) -> Iterator[Finding]:
         ]
         if not broken:
             text = (
-                f"{len(pairs)} pairs of its {width} GPUs have no NVLink of their own, but NVLinks"
-                " form a ring through all of them."
+                f"NVLinks form a ring through all {width} GPUs, but do not join every two:"
+                f" {several(len(pairs), 'pair')} have none of their own."
             )
             return row.info(text, *seen, subject=name)
         group = found[next(iter(broken))]
         kinds = sorted({links.between(a, b) for a, b in pairs})
         text = (
-            f"{named(group)} work together, but {len(pairs)} pairs of GPUs have no NVLink"
-            f" ({', '.join(kinds)}) and no ring of NVLinks joins them."
+            f"{named(group)} work together with {several(len(pairs), 'pair')} of GPUs that NVLink"
+            f" does not join ({', '.join(kinds)}), and with no ring of NVLinks."
         )
         text += _better(facts, links, width)
         grade = row.fail if any(kind in _FAR for kind in kinds) else row.warn
@@ -166,8 +167,8 @@ def cuda_graph_capture(facts: Facts, row: Row) -> Iterator[Finding]:
             for a, b in pairs
         ]
         text = (
-            f"It captures CUDA graphs with its own all-reduce, and {len(pairs)} pairs of its GPUs"
-            " have no NVLink: the capture may hang."
+            "It captures CUDA graphs with its own all-reduce, over"
+            f" {several(len(pairs), 'pair')} of GPUs that NVLink does not join: it may hang."
         )
         return row.warn(text, *seen, told(server), subject=name)
 
@@ -199,9 +200,10 @@ def p2p_status(facts: Facts, row: Row) -> Finding:
     ]
     if refused := [pair for pair, state in states.items() if state not in ("OK", UNTOLD)]:
         codes = ", ".join(sorted({states[pair] for pair in refused}))
-        text = f"{len(refused)} of {len(pairs)} NVLinked directions have no peer access ({codes})."
+        text = f"No peer access in {len(refused)} of {len(pairs)} NVLinked directions ({codes})."
         return row.fail(text, *seen)
     if seen:
         reason = topo.p2p_problem or "NVML does not tell"
-        return row.unknown(f"Peer access of {len(seen)} NVLinked directions: {reason}.", *seen)
+        text = f"Peer access in {several(len(seen), 'NVLinked direction')}: {reason}."
+        return row.unknown(text, *seen)
     return row.ok(f"All {len(pairs)} NVLinked directions have peer access.")

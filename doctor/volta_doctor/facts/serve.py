@@ -14,6 +14,7 @@ from volta_doctor.facts.command_line import allowed, members, options, without_s
 from volta_doctor.facts.engines import Flags, read_flags
 from volta_doctor.facts.serve_sources import Launch, from_processes, from_release, from_units
 from volta_doctor.probe import CannotLook, Probe
+from volta_doctor.words import several
 
 
 class Server(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -71,10 +72,11 @@ def find(probe: Probe) -> ServeFacts:
     running, hidden = from_processes(probe)
     release = from_release(probe)
     launches = {launch.name: launch for launch in ([release] if release else [])}
-    launches |= {launch.name: launch for launch in from_units(probe)}
+    # Of two units with one name the system's comes first.
+    launches |= {launch.name: launch for launch in reversed(from_units(probe))}
     for launch in running:
         name = launch.name
-        if release and release.command.words[0] in launch.command.words:
+        if release and release.unit is None and release.command.words[0] in launch.command.words:
             name = release.name  # supervisord is one unit, whatever it runs
         launches[name] = _joined(probe, launch, launches[name]) if name in launches else launch
     return ServeFacts(
@@ -91,7 +93,7 @@ def collect(probe: Probe) -> ServeFacts:
 
 def _blind_spot(probe: Probe, hidden: int) -> str:
     if hidden:
-        return f"{hidden} processes hide their command line: run again with sudo"
+        return f"the command line is hidden of {several(hidden, 'process')}: run again with sudo"
     mounts = probe.text_or_none("/proc/self/mounts") or ""
     options = [line.split()[3] for line in mounts.splitlines() if line.split()[1:2] == ["/proc"]]
     if not probe.is_root and any("hidepid=" in option for option in options):
