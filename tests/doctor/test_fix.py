@@ -263,6 +263,13 @@ def test_wrong_usage(doctor, args, says):
     assert says in " ".join(done.stderr.split())
 
 
+def test_a_host_that_is_a_directory_is_not_changed(doctor, tmp_path):
+    for args in (["--apply", "--yes"], ["--undo", "x"]):
+        done = doctor("fix", *args, VOLTA_DOCTOR_SYSROOT=str(tmp_path))
+        assert (done.returncode, done.stdout) == (64, "")
+        assert "VOLTA_DOCTOR_SYSROOT" in done.stderr
+
+
 def test_the_plan_of_a_snapshot(doctor, saved):
     off = {"nvml": {"gpus": {0: {"persistence": False}}}}
     done = doctor("fix", "--snapshot", saved(off), "--select", "persistence,iommu")

@@ -1,5 +1,6 @@
 """`volta-doctor fix`: the plan of remedies, and taking the safe ones."""
 
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,6 +30,8 @@ def fix(context: click.Context, scope: Scope, apply_it: bool, yes: bool, undo: s
     restart; reboots, builds and hardware are for you. What is merely worth knowing (info) is taken
     in where --select names checks.
     """
+    if (apply_it or undo) and os.environ.get("VOLTA_DOCTOR_SYSROOT", "/") != "/":
+        raise click.UsageError("fixes act on this host, and $VOLTA_DOCTOR_SYSROOT names another")
     if undo:
         if apply_it or scope != Scope():
             raise click.UsageError("--undo goes alone: the journal says what to take back")
