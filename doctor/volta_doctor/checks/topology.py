@@ -114,8 +114,8 @@ def topo_tp(facts: Facts, row: Row) -> Iterator[Finding]:
         ]
         if not broken:
             text = (
-                f"NVLinks form a ring through all {width} GPUs, but do not join every two:"
-                f" {several(len(pairs), 'pair')} have none of their own."
+                f"NVLinks form a ring through all {width} GPUs, but do not join every two"
+                f" ({several(len(pairs), 'pair')} without one)."
             )
             return row.info(text, *seen, subject=name)
         group = found[next(iter(broken))]
