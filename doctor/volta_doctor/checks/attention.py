@@ -33,7 +33,6 @@ _VLLMS = ("vllm", "1cat-vllm")
 @check("xformers-flash-attn-volta")
 def attention_library(facts: Facts, row: Row) -> Iterator[Finding]:
     """The engine starts, and the first request dies or gives nonsense."""
-    envs = {env.prefix: env for env in facts.python_envs.need().envs}
 
     def judge(server: Server) -> Finding:
         flags, name = server.flags, server.name
@@ -50,9 +49,7 @@ def attention_library(facts: Facts, row: Row) -> Iterator[Finding]:
         if backend == "XFORMERS" and (flags.dtype or "").lower() in ("bfloat16", "bf16"):
             text = "xFormers is to compute in bfloat16, which it does on A100 and newer only."
             return row.fail(text, told(server), _backend(server), subject=name)
-        if server.prefix not in envs:
-            raise Missing(f"The packages of {server.prefix} were not read.")
-        env = envs[server.prefix]
+        env = _environment(facts, server.prefix)
         if server.engine == "1cat-vllm" and backend in ("", "FLASH_ATTN_V100"):
             version = _version(env, "1cat-vllm")
             if version is None:
@@ -75,6 +72,13 @@ def attention_library(facts: Facts, row: Row) -> Iterator[Finding]:
         return row.ok(f"Nothing needs a newer GPU: {shown}.", subject=name)
 
     return per_server(facts, row, judge)
+
+
+def _environment(facts: Facts, prefix: str) -> PythonEnv:
+    for env in facts.python_envs.need().envs:
+        if env.prefix == prefix:
+            return env
+    raise Missing(f"The packages of {prefix} were not read.")
 
 
 def _backend(server: Server) -> Evidence:
