@@ -9,6 +9,7 @@ import pytest
 from volta_doctor.facts import kernel_log
 from volta_doctor.facts.kernel_events import kills, pcie_errors, uuids, xids
 from volta_doctor.facts.kernel_log import KernelLogFacts, LogLine
+from volta_doctor.probe import CannotLook
 
 JOURNAL = "journalctl -k -b -q -r --no-pager -o short-monotonic"
 XID = "NVRM: Xid (PCI:0000:1a:00): 79, pid=1234, name=python, GPU has fallen off the bus."
@@ -209,6 +210,11 @@ def test_half_a_gigabyte_of_log_takes_seconds_and_little_memory(tmp_path):
     assert (left_out, has_xid) == (b"True", b"True")
     assert int(lines) < kernel_log.MAX_LINES + 2000
     assert int(kib) < 150 * 1024
+
+
+def test_a_log_without_times_says_so(host):
+    with pytest.raises(CannotLook, match="dmesg: no line with a time"):
+        kernel_log.collect(host(commands={"dmesg": "usb 1-1: new device\n"}))
 
 
 def test_an_endless_line_does_not_fill_memory(host):

@@ -51,15 +51,15 @@ def ctk_reload(facts: Facts, row: Row) -> Finding:
     if containers.cdi_specs:
         return row.ok(f"CDI names the devices: {', '.join(containers.cdi_specs)}.", *seen)
     if containers.unlinked is None:
-        return row.unknown(f"/dev/char: {containers.unlinked_problem}.", *seen)
+        return row.unknown(f"{containers.unlinked_problem}.", *seen)
     if not containers.unlinked:
         return row.ok("Every NVIDIA device has its link in /dev/char.", *seen)
     names = ", ".join(driver.runtime for driver in systemd)
     return row.warn(
         f"{names}: the next systemctl daemon-reload takes the GPUs from running containers,"
-        f" because {len(containers.unlinked)} NVIDIA devices have no link in /dev/char.",
+        f" because /dev/char has no link to {', '.join(containers.unlinked)}.",
         *seen,
-        Evidence("/dev/char", f"no link to {', '.join(containers.unlinked)}"),
+        Evidence("/dev/char", f"{len(containers.unlinked)} NVIDIA devices without a link"),
         steps=_steps(containers),
     )
 
@@ -105,7 +105,7 @@ def mps(facts: Facts, row: Row) -> Finding:
         return row.unknown(text, *seen)
     aside = [(path, f"{path}.stale") for path in host.mps_directories]
     return row.warn(
-        f"{', '.join(host.mps_directories)} is there, and no nvidia-cuda-mps-control runs.",
+        f"No nvidia-cuda-mps-control runs, and there is {', '.join(host.mps_directories)}.",
         *seen,
         steps=[Step(run=["mv", "-T", p, to], undo=["mv", "-T", to, p]) for p, to in aside],
     )

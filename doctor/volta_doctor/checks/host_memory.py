@@ -13,7 +13,7 @@ from volta_doctor.facts.model import Facts, Missing, Section
 from volta_doctor.facts.serve import ServeFacts
 from volta_doctor.findings import HOST, Evidence, Finding, Step
 
-GIB = 1 << 30
+MIB, GIB = 1 << 20, 1 << 30
 _HUGE_SHARE = 0.25
 _DISK_SHARE = 0.10
 _REFUSED, _LARGE = 0.7, 0.4  # of RAM; vLLM refuses to start, or warns
@@ -35,8 +35,8 @@ _SERVER_NAMES = (
 
 
 def gib(size: float) -> str:
-    """Write bytes as GiB."""
-    return f"{size / GIB:.1f} GiB"
+    """Write bytes as GiB, less than one as MiB."""
+    return f"{size / GIB:.1f} GiB" if size >= GIB else f"{size / MIB:.0f} MiB"
 
 
 @check("hugepages")
@@ -149,7 +149,7 @@ def swap_space_thrash(facts: Facts, row: Row) -> Iterable[Finding]:
             continue
         share = space * GIB * ranks / host.ram_bytes
         text = (
-            f"--swap-space {space:g} GiB x {ranks} tensor-parallel ranks is {share:.0%}"
+            f"--swap-space {space:g} GiB x {ranks} tensor-parallel ranks is {share:.1%}"
             f" of {gib(host.ram_bytes)} of RAM."
         )
         level = row.fail if share > _REFUSED else row.warn if share > _LARGE else row.ok
@@ -167,7 +167,7 @@ def _thrashing(row: Row, host: HostFacts, running: list[str]) -> Finding:
     if rate > BUSY_PAGES_PER_S and swap.seconds >= LONG_SAMPLE_S:
         text = f"{rate:.0f} pages a second over {swap.seconds:g} s while {running[0]} runs."
         return row.warn(text, _swapping(swap))
-    return row.ok(f"{rate:.0f} pages a second are swapped.")
+    return row.ok(f"{rate:.0f} pages a second were swapped over {swap.seconds:g} s.")
 
 
 @check("oom-kill")

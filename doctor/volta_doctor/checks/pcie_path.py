@@ -79,14 +79,14 @@ def pcie_aer(facts: Facts, row: Row) -> Iterable[Finding]:
         else:
             busiest = _busiest_hour(corrected)
             text = (
-                f"{len(corrected)} corrected PCIe errors at {', '.join(devices)},"
+                f"Corrected PCIe errors at {', '.join(devices)}: {len(corrected)},"
                 f" at most {busiest} in an hour."
             )
             seen, verdict = corrected, row.warn if busiest >= _MANY_PER_HOUR else row.info
         yield verdict(text, *shown([e.event for e in seen]), subject=name, count=len(seen))
     if not concerned:
-        elsewhere = len({error.bus for error in errors})
-        other = f" ({elsewhere} other devices have some)" if elsewhere else ""
+        elsewhere = ", ".join(dict.fromkeys(error.bus for error in errors))
+        other = f"; other devices have some: {elsewhere}" if elsewhere else ""
         yield row.ok(f"No PCIe error of a GPU or a bridge above one {window(log)}{other}.")
 
 

@@ -162,7 +162,9 @@ def power_cable(facts: Facts, row: Row) -> Iterable[Finding]:
     elif found:
         return
     elif smi.exit_code is not None:
-        yield row.ok(f"nvidia-smi does not complain, and no Xid 54 is {window(log)}.", exit_code)
+        yield row.ok(
+            f"nvidia-smi does not complain of it, and no Xid 54 is {window(log)}.", exit_code
+        )
     elif nvml and nvml.gpus:
         yield row.ok(f"NVML opens the GPUs, and no Xid 54 is {window(log)}.")
     else:

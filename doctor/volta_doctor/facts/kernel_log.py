@@ -226,6 +226,8 @@ def collect(probe: Probe) -> KernelLogFacts:
         except CannotLook as reason:
             reasons.append(str(reason))
             continue
+        if log is None:
+            reasons.append(f"{source}: no line with a time")
         if log and (best is None or log.begins < best.begins):
             best = log
         if best and best.begins <= BOOT_LINES_S:
