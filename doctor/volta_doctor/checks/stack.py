@@ -94,8 +94,11 @@ def service_ready(facts: Facts, row: Row) -> Finding:
         also = " Another program answers on its port." if health.status else ""
         return row.fail(f"The service is not active: {unit.state}.{also}", *seen, subject=name)
     grace = unit.start_timeout_s or _GRACE_S
-    uptime = unit.uptime_s or 0.0
+    uptime = unit.uptime_s
     if health.status != 200:
+        if uptime is None:
+            text = f"/health does not answer 200 ({answer}), and since when it is up is not known."
+            return row.unknown(text, *seen, subject=name)
         if uptime <= grace:
             text = f"Still starting: up for {uptime:.0f} s of its {grace:.0f} s of grace."
             return row.info(text, *seen, subject=name)

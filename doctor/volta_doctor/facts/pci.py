@@ -2,6 +2,7 @@
 
 import re
 import struct
+from typing import Annotated
 
 import msgspec
 
@@ -30,6 +31,9 @@ ACS_FUNCTIONS = (
 )
 
 
+HexId = Annotated[str, msgspec.Meta(pattern="^0x[0-9a-fA-F]+$")]
+
+
 class PciDevice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One device: ids as sysfs writes them (0x1db5), and the driver bound to it.
 
@@ -38,8 +42,8 @@ class PciDevice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """
 
     bus_id: str
-    device: str
-    pci_class: str
+    device: HexId
+    pci_class: HexId
     driver: str | None = None
     bridges: list[str] | None = None
     numa_node: int | None = None

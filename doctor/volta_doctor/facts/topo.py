@@ -31,6 +31,12 @@ class TopoFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     cpus: list[str | None] = []
     nodes: list[int | None] = []
 
+    def __post_init__(self) -> None:
+        size = len(self.uuids)
+        for name, matrix in (("links", self.links), ("p2p", self.p2p)):
+            if matrix is not None and [len(row) for row in matrix] != [size] * size:
+                raise ValueError(f"{name} must be a square matrix of {size} GPUs")
+
 
 def collect(probe: Probe) -> TopoFacts:
     """Ask NVML; where it does not answer, nvidia-smi."""
