@@ -12,15 +12,15 @@ from pathlib import Path
 from stat import S_ISREG
 from typing import Any, BinaryIO, NamedTuple, TypeVar, cast
 
-from volta_doctor import command
+from volta_doctor import command, network
 from volta_doctor.command import Completed
+from volta_doctor.network import Answer
 
 T = TypeVar("T")
 
 # Tools of the administrator that an ordinary user's PATH may lack (modinfo, dkms).
 _SBIN = ("/usr/local/sbin", "/usr/sbin", "/sbin")
 _RECORD_BYTES = 8192  # the kernel's own limit for one /dev/kmsg record
-_BODY_BYTES = 1 << 20
 _MAX_LINKS = 40  # as many symbolic links as Linux follows before ELOOP
 
 
@@ -30,18 +30,6 @@ class CannotLook(Exception):  # noqa: N818 - it is an answer, not an accident
 
 class NobodyThere(CannotLook):
     """Nothing listens on a socket: it does not exist, or its server has ended."""
-
-
-class Answer(NamedTuple):
-    """An HTTP answer; without a `status` no answer came and `error` says why.
-
-    The `body` is that of a success, at most 1 MiB of it.
-    """
-
-    status: int | None
-    body: str
-    seconds: float
-    error: str | None = None
 
 
 class Disk(NamedTuple):
@@ -266,50 +254,16 @@ class Probe:
 
     def get(self, url: str, limit: float) -> Answer:
         """Ask an HTTP server of this host, never through a proxy, for at most `limit` seconds."""
-        import http.client
-        import urllib.error
-        import urllib.request
-
-        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-        started = time.monotonic()
-        body = b""
-        try:
-            with opener.open(url, timeout=limit) as response:
-                while len(body) < _BODY_BYTES and (chunk := response.read1(_BODY_BYTES)):
-                    body += chunk
-                    if time.monotonic() - started > limit:
-                        raise TimeoutError("timed out")
-            text = body.decode(errors="replace")
-            return Answer(response.status, text, time.monotonic() - started)
-        except urllib.error.HTTPError as error:
-            error.close()
-            return Answer(error.code, "", time.monotonic() - started)
-        except (OSError, ValueError, http.client.HTTPException) as error:
-            reason = getattr(error, "reason", None) or error
-            return Answer(None, "", time.monotonic() - started, str(reason))
+        return network.get(url, limit)
 
     def rpc(self, socket_path: Path | str, method: str, *args: str) -> Any:
         """Call an XML-RPC method on a Unix socket (supervisord's).
 
         Raises NobodyThere when no server listens, CannotLook for every other reason.
         """
-        import http.client
-        import socket
         import xmlrpc.client
 
-        address = str(self.path(socket_path))
-
-        class Connection(http.client.HTTPConnection):
-            def connect(self) -> None:
-                self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-                self.sock.settimeout(self.timeout)
-                self.sock.connect(address)
-
-        class Transport(xmlrpc.client.Transport):
-            def make_connection(self, _host: Any) -> http.client.HTTPConnection:
-                return Connection("localhost", timeout=5)
-
-        proxy = xmlrpc.client.ServerProxy("http://localhost/RPC2", transport=Transport())
+        proxy = network.rpc_over(str(self.path(socket_path)))
         try:
             return getattr(proxy, method)(*args)
         except xmlrpc.client.Error as error:  # a fault, or an HTTP error such as 401

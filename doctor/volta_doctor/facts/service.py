@@ -7,7 +7,8 @@ from typing import Literal
 import msgspec
 
 from volta_doctor.facts.release import Manifest, current_release, install_root, read_manifest
-from volta_doctor.probe import Answer, CannotLook, NobodyThere, Probe
+from volta_doctor.network import Answer
+from volta_doctor.probe import CannotLook, NobodyThere, Probe
 
 HTTP_LIMIT_S = 5.0
 _COMMAND_S = 3.0
