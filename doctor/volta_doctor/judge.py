@@ -45,6 +45,9 @@ def examine(facts: Facts, row: Row, profile: Profile) -> list[Finding]:
         return [row.skip("It loads the GPU, so it is made only with --active.")]
     for name in row.needs:
         section: Section[object] = getattr(facts, name)
+        if section.not_here and profile.gpu in ("volta", "nvidia"):
+            # Cards can be judged without a release; a host with neither gives nothing to judge.
+            return [row.skip(section.error or "not on this host")]
         if not section.ok:
             return [row.unknown(section.error or "not collected")]
     try:

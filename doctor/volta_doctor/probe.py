@@ -28,6 +28,10 @@ class CannotLook(Exception):  # noqa: N818 - it is an answer, not an accident
     """Why a fact could not be had, in words for the user."""
 
 
+class NotHere(CannotLook):
+    """What was looked for is not on this host, and nothing says that it should be."""
+
+
 class NobodyThere(CannotLook):
     """Nothing listens on a socket: it does not exist, or its server has ended."""
 

@@ -11,7 +11,7 @@ import xmlrpc.server
 import pytest
 
 from volta_doctor.facts import release, service, smi
-from volta_doctor.probe import Answer, CannotLook, NobodyThere, Probe
+from volta_doctor.probe import Answer, CannotLook, NobodyThere, NotHere, Probe
 
 ROOT = "/opt/volta"
 RELEASE = f"{ROOT}/releases/0123456789ab"
@@ -264,3 +264,12 @@ def test_a_command_that_hangs_is_cut_off(tmp_path):
     assert Probe().run("false", limit=5).complaint == "exit code 1"
     with pytest.raises(CannotLook, match="no-such-command"):
         Probe().run("no-such-command", limit=1)
+
+
+def test_a_host_that_never_had_a_release_differs_from_one_that_lost_it(host):
+    with pytest.raises(NotHere, match="no release is installed"):
+        release.collect(host())
+    for files, env in (({"/opt/volta/releases": None}, {}), ({}, {"VOLTA_ROOT": "/data/volta"})):
+        with pytest.raises(CannotLook, match="no release is installed") as lost:
+            release.collect(host(files=files, env=env))
+        assert not isinstance(lost.value, NotHere)

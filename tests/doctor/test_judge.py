@@ -156,7 +156,8 @@ def test_an_unreadable_bus_is_no_empty_bus(snapshot_with):
     ],
 )
 def test_a_card_that_fell_off_the_bus_is_missed(snapshot_with, sign, reason):
-    facts = snapshot_with({"pci": {"devices": []}, "nvml": {"gpus": []}} | sign).facts
+    none = {"pci": {"devices": []}, "nvml": {"device_count": 0, "gpus": []}}
+    facts = snapshot_with(none | sign).facts
     profile = detect(facts)
     assert profile.name == "v100"
     assert f"{reason}, yet no NVIDIA card" in profile.reason
@@ -203,3 +204,14 @@ def test_a_check_that_breaks_is_unknown(snapshot_with, monkeypatch):
     (finding,) = examine(facts, ROWS["iommu"], detect(facts))
     assert finding.status is Status.UNKNOWN
     assert "ZeroDivisionError" in finding.message
+
+
+def test_what_is_not_on_the_host_is_skipped_where_there_is_a_card_to_judge(snapshot_with):
+    from msgspec import structs
+
+    for sections, status in (({}, Status.SKIP), (NO_CARD, Status.UNKNOWN)):
+        facts = snapshot_with(sections).facts
+        release = type(facts.release)(ok=False, error="no release is installed", not_here=True)
+        facts = structs.replace(facts, release=release)
+        (finding,) = examine(facts, ROWS["release-matches-lock"], detect(facts))
+        assert (finding.status, finding.message) == (status, "no release is installed")

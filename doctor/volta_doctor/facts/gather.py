@@ -38,7 +38,7 @@ from volta_doctor.facts import (
     units,
 )
 from volta_doctor.facts.model import SCHEMA, Facts, Section, Snapshot
-from volta_doctor.probe import CannotLook, Probe
+from volta_doctor.probe import CannotLook, NotHere, Probe
 
 _SLOW_COMMAND_S = 10.0
 _DYING_S = 0.1  # until a process that has ended or was killed can be reaped
@@ -124,7 +124,8 @@ def look(name: str, collector: Collector, probe: Probe) -> Section[Any]:
     try:
         data = collector.collect(probe)
     except CannotLook as reason:
-        return Section(ok=False, error=str(reason), seconds=_since(started))
+        absent = isinstance(reason, NotHere)
+        return Section(ok=False, error=str(reason), not_here=absent, seconds=_since(started))
     except Exception as error:  # a fault in one collector must not hide the other facts
         text = f"{name}: the collector failed: {type(error).__name__}: {error}"
         return Section(ok=False, error=text, seconds=_since(started))

@@ -45,13 +45,15 @@ class Missing(Exception):  # noqa: N818 - it is an answer, not an accident
 class Section(msgspec.Struct, Generic[T], frozen=True, kw_only=True, omit_defaults=True):
     """One section: `data` when it could be collected (`ok`), else the `error` that says why not.
 
-    `seconds` is how long the collector took.
+    `seconds` is how long the collector took. `not_here` says that it could look and there is no
+    such thing on this host.
     """
 
     ok: bool
     seconds: float = 0.0
     data: T | None = None
     error: str | None = None
+    not_here: bool = False
 
     def __post_init__(self) -> None:
         if self.ok and self.data is None:

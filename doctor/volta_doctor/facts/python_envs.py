@@ -17,10 +17,10 @@ from volta_doctor.facts.distributions import (
 from volta_doctor.facts.fatbin import DeviceCode
 from volta_doctor.facts.loader import CudaLibrary, LibrarySearch, search
 from volta_doctor.facts.python_layout import container_root, find_layout
-from volta_doctor.facts.release import current_release
+from volta_doctor.facts.release import current_release, install_root
 from volta_doctor.facts.serve import Server
 from volta_doctor.facts.torch_build import TorchBuild, find_cudnn, read_torch
-from volta_doctor.probe import CannotLook, Probe
+from volta_doctor.probe import CannotLook, NotHere, Probe
 
 RELEASE = "current release"
 SHELL = "this shell"
@@ -86,13 +86,17 @@ def find(probe: Probe) -> PythonEnvsFacts:
     servers, problem = find_servers(probe)
     users: dict[object, list[Server]] = {}
     prefixes: dict[object, str] = {}
+    envs: list[PythonEnv] = []
+    release = ""
     try:
         release = f"{current_release(probe)}/venv"
         prefixes[identity(probe, release)] = release
+    except NotHere as reason:
+        if not servers and problem:
+            raise CannotLook(f"{problem}; {reason}") from reason
     except CannotLook as reason:
-        release = ""
-        if not servers:
-            raise CannotLook(f"{problem}; {reason}" if problem else str(reason)) from reason
+        prefix = f"{install_root(probe)}/current/venv"
+        envs = [PythonEnv(prefix=prefix, used_by=[RELEASE], distributions=[], problem=str(reason))]
     for server in servers:
         if server.prefix:
             directory = identity(probe, server.prefix)
@@ -100,7 +104,8 @@ def find(probe: Probe) -> PythonEnvsFacts:
             users.setdefault(directory, []).append(server)
     searches = [search(probe, server.name, server.env, root_of(server)) for server in servers]
     return PythonEnvsFacts(
-        envs=[
+        envs=envs
+        + [
             read_env(probe, prefix, users.get(directory, []), is_release=prefix == release)
             for directory, prefix in prefixes.items()
         ],

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from volta_doctor.probe import CannotLook, Probe
+from volta_doctor.probe import CannotLook, NotHere, Probe
 
 if TYPE_CHECKING:
     from volta_doctor.facts.distributions import Distribution
@@ -87,10 +87,15 @@ def install_root(probe: Probe) -> str:
 
 
 def current_release(probe: Probe) -> str:
-    """Return the directory of the current release. Raises CannotLook where there is none."""
-    current = f"{install_root(probe)}/current"
+    """Return the directory of the current release.
+
+    Raises NotHere where there is no install root at all, CannotLook where one has no release.
+    """
+    root = install_root(probe)
+    current = f"{root}/current"
     if probe.link(current) is None:
-        raise CannotLook(
+        empty = "VOLTA_ROOT" not in probe.env and not probe.exists(root)
+        raise (NotHere if empty else CannotLook)(
             f"no release is installed: {current} does not exist (install one with ./volta up,"
             " or name another install root with --root)"
         )
