@@ -84,34 +84,35 @@ class PythonEnvsFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
 def find(probe: Probe) -> PythonEnvsFacts:
     """Find the environments; other collectors call it through `probe.once(find)`."""
     servers, problem = find_servers(probe)
+    release, reason = _find_release(probe)
+    if problem and not servers and not release:
+        raise CannotLook(f"{problem}; {reason}")
+    places = {identity(probe, release): release} if release else {}
     users: dict[object, list[Server]] = {}
-    prefixes: dict[object, str] = {}
-    envs: list[PythonEnv] = []
-    release = ""
-    try:
-        release = f"{current_release(probe)}/venv"
-        prefixes[identity(probe, release)] = release
-    except NotHere as reason:
-        if not servers and problem:
-            raise CannotLook(f"{problem}; {reason}") from reason
-    except CannotLook as reason:
-        prefix = f"{install_root(probe)}/current/venv"
-        envs = [PythonEnv(prefix=prefix, used_by=[RELEASE], distributions=[], problem=str(reason))]
     for server in servers:
         if server.prefix:
-            directory = identity(probe, server.prefix)
-            prefixes.setdefault(directory, server.prefix)
-            users.setdefault(directory, []).append(server)
+            place = identity(probe, server.prefix)
+            places.setdefault(place, server.prefix)
+            users.setdefault(place, []).append(server)
+    envs = []
+    for place, prefix in places.items():
+        used_by = [RELEASE] * (prefix == release) + [s.name for s in users.get(place, [])]
+        known = reason if prefix == release else ""
+        envs.append(read_env(probe, prefix, users.get(place, []), used_by, known))
     searches = [search(probe, server.name, server.env, root_of(server)) for server in servers]
     return PythonEnvsFacts(
-        envs=envs
-        + [
-            read_env(probe, prefix, users.get(directory, []), is_release=prefix == release)
-            for directory, prefix in prefixes.items()
-        ],
-        searches=searches or [search(probe, SHELL, probe.env)],
-        problem=problem,
+        envs=envs, searches=searches or [search(probe, SHELL, probe.env)], problem=problem
     )
+
+
+def _find_release(probe: Probe) -> tuple[str | None, str]:
+    """Return the release's venv, or None where there is no release, and why it cannot be read."""
+    try:
+        return f"{current_release(probe)}/venv", ""
+    except NotHere as reason:
+        return None, str(reason)
+    except CannotLook as reason:
+        return f"{install_root(probe)}/current/venv", str(reason)
 
 
 def identity(probe: Probe, directory: str) -> object:
@@ -137,10 +138,13 @@ def find_servers(probe: Probe) -> tuple[list[Server], str]:
     return found.servers, found.problem
 
 
-def read_env(probe: Probe, prefix: str, users: list[Server], is_release: bool = False) -> PythonEnv:
-    """Read one environment; what stands in the way is its `problem`."""
-    used_by = [RELEASE] * is_release + [server.name for server in users]
+def read_env(
+    probe: Probe, prefix: str, users: list[Server], used_by: list[str], problem: str = ""
+) -> PythonEnv:
+    """Read one environment; what stands in the way is its `problem`, unless one is known."""
     try:
+        if problem:
+            raise CannotLook(problem)
         return _read(probe, prefix, users, used_by)
     except CannotLook as reason:
         return PythonEnv(prefix=prefix, used_by=used_by, distributions=[], problem=str(reason))

@@ -144,7 +144,7 @@ def test_a_cache_inside_a_container(host, serving):
     assert cache.path == f"{root}/cache/torch_extensions/py312_cu128"
 
 
-def test_without_an_environment_there_is_no_answer(host, serving):
-    serving()
-    with pytest.raises(CannotLook, match="no release is installed"):
+def test_without_an_answer_about_environments_there_is_none(host, serving):
+    serving(problem="12 processes are hidden")
+    with pytest.raises(CannotLook, match="12 processes are hidden"):
         so_archs.collect(host())

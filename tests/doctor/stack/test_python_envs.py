@@ -200,12 +200,25 @@ def test_an_environment_that_cannot_be_read_is_named(host, serving, files, probl
     assert env.used_by == ["vllm.service"]
 
 
-def test_nothing_to_look_at_is_no_answer(host, serving):
-    with pytest.raises(CannotLook, match="no release is installed"):
-        python_envs.collect(host())
+def test_a_host_without_release_and_servers_has_none(host, serving):
+    facts = python_envs.collect(host())
+    assert (facts.envs, facts.problem) == ([], "")
+    assert [search.name for search in facts.searches] == ["this shell"]
+
+
+def test_where_servers_may_have_been_missed_there_is_no_answer(host, serving):
     serving(problem="12 processes are hidden")
     with pytest.raises(CannotLook, match=r"12 processes are hidden; no release is installed"):
         python_envs.collect(host())
+
+
+def test_a_release_that_is_gone_is_not_forgotten(host, serving):
+    serving(server("/opt/v"))
+    files = {"/opt/volta/current": "-> releases/gone", **venv("/opt/v")}
+    broken, other = python_envs.collect(host(files=files)).envs
+    assert (broken.prefix, broken.used_by) == ("/opt/volta/current/venv", ["current release"])
+    assert "releases/gone, which does not exist" in broken.problem
+    assert (other.prefix, other.problem) == ("/opt/v", "")
 
 
 def test_a_host_that_serves_without_python(host, serving):
