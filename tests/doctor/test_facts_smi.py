@@ -8,7 +8,7 @@ import pytest
 from volta_doctor.facts import smi, smi_xml
 from volta_doctor.facts.model import Section
 from volta_doctor.facts.nvml import GpuProcess, NvmlError, NvmlFacts
-from volta_doctor.facts.nvml_from_smi import stand_in
+from volta_doctor.facts.nvml_from_smi import nvml_stand_in as stand_in
 
 MIB = 1 << 20
 NOT_SUPPORTED = NvmlError(3, "Not Supported")

@@ -4,8 +4,9 @@ import re
 
 import pytest
 
-from volta_doctor.facts import topo, topo_nvml, topo_text
-from volta_doctor.probe import CannotLook
+from volta_doctor.facts import topo, topo_text
+from volta_doctor.facts.model import Section
+from volta_doctor.facts.nvml_from_smi import topo_stand_in
 
 # The hybrid cube mesh of a DGX-1: how many NVLinks join each pair.
 MESH = """X 1 1 2 2 0 0 0
@@ -65,10 +66,12 @@ SMI = {
 }
 
 
-def test_nvidia_smi_stands_in_for_nvml(host, monkeypatch):
-    monkeypatch.setattr(topo_nvml, "read_host", refuse)
-    facts = topo.collect(host(commands=SMI))
-    assert facts == topo.TopoFacts(
+REFUSED = Section(ok=False, error="no library")
+
+
+def test_nvidia_smi_stands_in_for_nvml(host):
+    section = topo_stand_in(host(commands=SMI), REFUSED)
+    assert section.data == topo.TopoFacts(
         source="nvidia-smi topo -m",
         uuids=["GPU-0a", "GPU-0b"],
         links=[["X", "NV2"], ["NV2", "X"]],
@@ -78,19 +81,19 @@ def test_nvidia_smi_stands_in_for_nvml(host, monkeypatch):
     )
 
 
-def test_peer_access_that_an_old_nvidia_smi_cannot_show(host, monkeypatch):
-    monkeypatch.setattr(topo_nvml, "read_host", refuse)
+def test_peer_access_that_an_old_nvidia_smi_cannot_show(host):
     old = SMI | {"nvidia-smi topo -p2p r": (1, "Invalid combination of input arguments.", "")}
-    facts = topo.collect(host(commands=old))
+    facts = topo_stand_in(host(commands=old), REFUSED).data
     assert facts.p2p is None
     assert facts.p2p_problem == "nvidia-smi topo -p2p r: Invalid combination of input arguments."
 
 
-def test_both_reasons_are_told(host, monkeypatch):
-    monkeypatch.setattr(topo_nvml, "read_host", refuse)
-    with pytest.raises(CannotLook, match="no library; nvidia-smi: No such file"):
-        topo.collect(host())
+def test_both_reasons_are_told(host):
+    error = topo_stand_in(host(), REFUSED).error
+    assert error == "no library; nvidia-smi: No such file or directory"
 
 
-def refuse():
-    raise CannotLook("no library")
+def test_an_nvidia_smi_that_hangs_is_not_asked_again(host):
+    hung = host(commands=SMI | {"nvidia-smi -q -x": (None, "", "")})
+    assert topo_stand_in(hung, REFUSED) is REFUSED
+    assert hung.asked == ["nvidia-smi -q -x"]

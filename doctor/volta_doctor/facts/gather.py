@@ -63,14 +63,14 @@ COLLECTORS: dict[str, Collector] = {
     "pci": Collector(pci.collect),
     "modules": Collector(modules.collect),
     "nvml": Collector(
-        lambda _probe: nvml.collect(), own_process=True, otherwise=nvml_from_smi.stand_in
+        lambda _probe: nvml.collect(), own_process=True, otherwise=nvml_from_smi.nvml_stand_in
     ),
     "smi": Collector(smi.collect, limit_s=smi.LIMIT_S + 2),
     "kernel_log": Collector(kernel_log.collect, limit_s=kernel_log.LIMIT_S),
     "packages": Collector(packages.collect, limit_s=16.0),  # up to three commands
     "dkms": Collector(dkms.collect),
     "processes": Collector(processes.collect, limit_s=processes.STUCK_S + 5),
-    "topo": Collector(topo.collect, own_process=True),
+    "topo": Collector(topo.collect, own_process=True, otherwise=nvml_from_smi.topo_stand_in),
     "serve": Collector(serve.collect),
     "units": Collector(units.collect),
     "containers": Collector(containers.collect),

@@ -38,17 +38,11 @@ class TopoFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
                 raise ValueError(f"{name} must be a square matrix of {size} GPUs")
 
 
-def collect(probe: Probe) -> TopoFacts:
-    """Ask NVML; where it does not answer, nvidia-smi."""
+def collect(_probe: Probe) -> TopoFacts:
+    """Ask NVML; what nvidia-smi says in its place is `from_smi`'s."""
     from volta_doctor.facts import topo_nvml  # only a live host needs pynvml
 
-    try:
-        return topo_nvml.read_host()
-    except CannotLook as reason:
-        try:
-            return from_smi(probe)
-        except CannotLook as other:
-            raise CannotLook(f"{reason}; {other}") from other
+    return topo_nvml.read_host()
 
 
 def from_smi(probe: Probe) -> TopoFacts:

@@ -20,7 +20,10 @@ def statuses(findings: dict, check_id: str) -> set[str]:
 
 @pytest.mark.parametrize(
     ("fault", "says"),
-    [("hang", "nvml: no answer within 10 s"), ("crash", "process died of SIGSEGV")],
+    [
+        pytest.param("hang", "nvml: no answer within 10 s", marks=pytest.mark.slow),
+        ("crash", "process died of SIGSEGV"),
+    ],
 )
 def test_an_nvml_that_hangs_or_crashes(live_host, fault, says):
     host = live_host("v100-sxm2-32gb-x2", fault=fault)
@@ -45,6 +48,7 @@ def test_where_nvml_crashes_nvidia_smi_tells_of_the_gpus(live_host):
     )
 
 
+@pytest.mark.slow
 def test_a_hung_driver_holds_no_pipe_of_the_caller(live_host, tmp_path):
     # the collector's process is made to outlive SIGKILL, as one in the kernel's D state does
     host = live_host("v100-sxm2-32gb-x2", fault="hang")
@@ -66,6 +70,7 @@ def test_a_hung_driver_holds_no_pipe_of_the_caller(live_host, tmp_path):
         os.kill(int((tmp_path / "left").read_text()), 9)
 
 
+@pytest.mark.slow
 def test_a_kernel_log_without_end(live_host):
     host = live_host("v100-sxm2-32gb-x2")
     line = "[   12.345678] NVRM: Xid (PCI:0000:1a:00): 79, GPU has fallen off the bus."
@@ -91,6 +96,7 @@ def test_an_nvidia_smi_that_leaves_its_children_behind(live_host):
         os.kill(int((host.root / "root/child").read_text()), 9)
 
 
+@pytest.mark.slow
 def test_an_nvidia_smi_that_hangs(live_host):
     host = live_host("v100-sxm2-32gb-x2")
     host.command("nvidia-smi", "trap '' TERM INT\nwhile :; do sleep 1; done")
