@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from importlib.resources import files
 from typing import Any
-from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import structs
@@ -18,8 +17,6 @@ from msgspec import structs
 from volta_doctor.facts.model import Snapshot
 
 GONE = "(redacted)"
-_OTHER_BEGIN = r"(?<![\w])"
-_OTHER_END = r"(?![\w])"
 _SHORTEST = 3  # letters of a name that is looked for in texts
 
 _GPU = re.compile(r"\b(?:GPU|MIG)-[0-9a-fA-F]{1,8}(?:-[0-9a-fA-F]{0,12}){0,4}")
@@ -30,6 +27,8 @@ _IPV6 = re.compile(r"(?<![\w:.])[0-9a-fA-F:]*:[0-9a-fA-F:]*:[0-9a-fA-F:.]*(?![\w
 # modprobe@nvidia_uvm.service is no address
 _UNIT = r"service|socket|target|slice|scope|mount|timer|path|device"
 _MAIL = re.compile(rf"[\w.+-]+@(?![\w-]+\.(?:{_UNIT})\b)[\w-]+(?:\.[\w-]+)+")
+_LOGIN = re.compile(r"(?<=://)[^/@\s]+@")
+_URL_HOST = re.compile(r"://(?:[^/@\s]+@)?([A-Za-z][\w-]*(?:\.[\w-]+)*)")
 _HOME = re.compile(r"/(?:home|Users)/([^/\s:;,'\"]+)")
 _FLAG = re.compile(r"[\w.-]*")
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?|true|false", re.IGNORECASE)
@@ -40,7 +39,7 @@ class Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     structs: dict[str, dict[str, list[str]]]
     keep_names: list[str]
-    keep_uris: list[str]
+    keep_domains: list[str]
     keep_cmdline: list[str]
     keep_log: list[str]
 
@@ -109,6 +108,10 @@ def _rewritten(value: Any, kind: str | None, stand_in: Callable[[str, str], str]
     return value
 
 
+def _public(domain: str) -> bool:
+    return any(domain == kept or domain.endswith(f".{kept}") for kept in table().keep_domains)
+
+
 class _Site:
     """What was learnt of one site, and the stand-ins given so far."""
 
@@ -123,7 +126,7 @@ class _Site:
             "home": self._scrub,
             "serial": lambda text: self._name("serial", text),
             "container": lambda text: self._name("container", text),
-            "uri": self._uri,
+            "key": self._key,
             "argv": self._argument,
             "cmdline": self._cmdline,
             "log": self._log_line,
@@ -132,19 +135,26 @@ class _Site:
     def learn(self, kind: str, text: str) -> None:
         """Note the names that a text gives away."""
         if kind == "host":
-            stand_in = self._name("host", text)
-            short, _, domain = text.partition(".")
-            if domain:
-                self._known["host"].setdefault(short, stand_in)
-                self._name("domain", domain)
+            if (stand_in := self._name("host", text)) != text:
+                self._known["host"].setdefault(text.split(".")[0], stand_in)
+                self._learn_domain(text)
         elif kind in ("user", "serial", "container"):
             self._name(kind, text)
         if kind != "plain":
             for match in _HOME.finditer(text):
                 self._name("user", match[1])
+            for match in _URL_HOST.finditer(text):
+                if not _public(match[1]):
+                    self._name("host", match[1])
+                    self._learn_domain(match[1])
             for match in _GPU.finditer(text):
                 if len(match[0]) == len("GPU-") + 36:
                     self._gpu(match)
+
+    def _learn_domain(self, host: str) -> None:
+        domain = host.partition(".")[2]
+        if "." in domain and not _public(domain):  # com is no one's
+            self._name("domain", domain)
 
     def stand_in(self, kind: str, text: str) -> str:
         """Return what a text becomes."""
@@ -154,7 +164,7 @@ class _Site:
         if not text or text.lower() in table().keep_names:
             return text
         known = self._known.setdefault(kind, {})
-        return known.setdefault(text, f"{kind}{len(known) + 1}")
+        return known.setdefault(text, f"{kind}{len({*known.values()}) + 1}")
 
     def _number(self, kind: str, text: str) -> int:
         known = self._known.setdefault(kind, {})
@@ -165,7 +175,7 @@ class _Site:
         return self._scrub(text) if "://" in text or "/home/" in text else text
 
     def _scrub(self, text: str) -> str:
-        text = _HOME.sub(self._home, text)
+        text = _LOGIN.sub("", _HOME.sub(self._home, text))
         text = _GPU.sub(self._gpu, text)
         text = _UUID.sub(self._uuid, text)
         text = _MAC.sub(lambda m: f"02:00:00:00:{self._byte2('mac', m[0])}", text)
@@ -183,13 +193,17 @@ class _Site:
                 if len(word) >= _SHORTEST
             }
             longest_first = sorted(words, key=lambda word: (-len(word), word))
-            any_of = "|".join(map(re.escape, longest_first)) or r"(?!)"
-            self._words = re.compile(f"{_OTHER_BEGIN}(?:{any_of}){_OTHER_END}")
+            any_of = [re.escape(word) for word in longest_first]
+            # other hosts of a domain come before the domain itself
+            domains = "|".join(map(re.escape, self._known.get("domain", {})))
+            any_of[:0] = [rf"(?:[\w-]+\.)+(?:{domains})"] if domains else []
+            self._words = re.compile(rf"(?<!\w)(?:{'|'.join(any_of) or '(?!)'})(?!\w)")
         return self._words
 
     def _word(self, match: re.Match[str]) -> str:
         kinds = ("user", "host", "domain", "serial", "container")
-        return next(self._known[k][match[0]] for k in kinds if match[0] in self._known.get(k, {}))
+        known = (self._known[kind].get(match[0]) for kind in kinds if kind in self._known)
+        return next(filter(None, known), None) or self._name("host", match[0])
 
     def _home(self, match: re.Match[str]) -> str:
         return match[0].removesuffix(match[1]) + self._name("user", match[1])
@@ -226,11 +240,10 @@ class _Site:
             return f"2001:db8::{number:x}"
         return f"198.18.{number >> 8 & 255}.{number & 255}"  # for benchmarks (RFC 2544)
 
-    def _uri(self, text: str) -> str:
-        host = urlsplit(text).hostname or ""
-        if any(host == kept or host.endswith(f".{kept}") for kept in table().keep_uris):
-            return re.sub(r"//[^/@]*@", "//", text)
-        return re.sub(r"//[^/]*", f"//{self._name('mirror', host)}.example", text, count=1)
+    def _key(self, text: str) -> str:
+        fingerprint, _, owner = text.partition(" ")
+        public = _public(owner.rpartition("@")[2].removesuffix(">"))
+        return text if public or not owner else f"{fingerprint} {GONE}"
 
     def _argument(self, text: str) -> str:
         option, equals, given = text.partition("=") if text.startswith("-") else ("", "", text)

@@ -1,6 +1,7 @@
 """A redacted snapshot: nothing that names the site, everything that makes the verdict."""
 
 import json
+import re
 from pathlib import Path
 
 import msgspec.inspect
@@ -95,7 +96,15 @@ SITE = {
             }
         }
     },
-    "smi": "rack7: cannot reach 2001:db8:77::5 as alice@corp.example",
+    "smi": "rack7: cannot reach 2001:db8:77::5 as alice@corp.example by lb9.corp.example",
+    "packages": {
+        "repositories": {
+            0: {
+                "uri": "https://me:pass@mirror.acme.test/cuda/",
+                "keys": ["eb69 Jane Doe <jane@acme.test>", "3bf8 cudatools <cudatools@nvidia.com>"],
+            }
+        }
+    },
     "release": {"manifest": {"url": "http://10.1.2.3:8000"}},
     "service": {"health": {"url": "http://10.1.2.3:8000/health"}},
 }
@@ -109,7 +118,19 @@ NAMES = [
     "db8:77",
     "00:11:22:33:44:55",
 ]
-NAMES += ["0321018", "8932f9", "89aaaa", "GPU-8932", "alice", "acme", "/home/bo/"]
+NAMES += [
+    "0321018",
+    "8932f9",
+    "89aaaa",
+    "GPU-8932",
+    "alice",
+    "acme",
+    "/home/bo/",
+    "lb9",
+    "mirror",
+    "Jane",
+    "pass@",
+]
 
 
 def test_nothing_of_the_site_is_left(snapshot_with):
@@ -145,9 +166,29 @@ def test_the_same_thing_gets_the_same_stand_in(snapshot_with):
     assert facts.smi.error.startswith("host1: cannot reach 2001:db8::1 as ")
     lines = [line.text for line in facts.kernel_log.data.lines[3:]]
     assert lines == [GONE, GONE, "NVRM: GPU at 02:00:00:00:00:01 of user1 on host1 is fine"]
+    (repository, *_) = facts.packages.data.repositories
+    assert re.fullmatch(r"https://host\d/cuda/", repository.uri)
+    assert repository.keys == [f"eb69 {GONE}", "3bf8 cudatools <cudatools@nvidia.com>"]
     assert "iommu=pt" in facts.host.data.cmdline.split()
     assert f"ip={GONE}" in facts.host.data.cmdline.split()
     assert facts.host.data.cmdline.endswith(f" -- {GONE}")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("localhost.localdomain", "localhost, a.example.com", "localhost, a.example.com"),
+        ("", "a b", "a b"),
+        ("n7", "n7 is too short to look for", "n7 is too short to look for"),
+        ("node1", "node1: xnode1, node11, node1-a", "host1: xnode1, node11, host1-a"),
+        ("node1.corp.com", "node1, a.corp.com, corp.com, b.com", "host1, host2, domain1, b.com"),
+        ("node1.nvidia.com", "node1, a.nvidia.com", "host1, a.nvidia.com"),
+    ],
+)
+def test_names_of_hosts(snapshot_with, name, text, said):
+    assert (
+        redacted(snapshot_with({"host": {"hostname": name}, "smi": text})).facts.smi.error == said
+    )
 
 
 def test_versions_and_bus_ids_are_no_addresses(snapshot_with):
