@@ -3,9 +3,10 @@
 import re
 from collections.abc import Iterable
 from fnmatch import fnmatchcase
+from typing import NamedTuple
 
 from volta_doctor.catalog import Row, compat
-from volta_doctor.checks.environments import archs, nothing, runs_from_ptx, volta_arch
+from volta_doctor.checks.environments import archs, few, nothing, runs_from_ptx, volta_arch
 from volta_doctor.checks.registry import check
 from volta_doctor.facts.model import Facts
 from volta_doctor.facts.python_envs import RELEASE, PythonEnv
@@ -15,40 +16,75 @@ from volta_doctor.findings import Evidence, Finding
 _KERNELS = re.compile(r"/volta_runtime/_kernels\.[^/]*so$")
 
 
+class Sorted(NamedTuple):
+    """The files of one place that carry device code, by whether a Volta card runs them."""
+
+    machine_code: list[SharedObject]
+    ptx: list[SharedObject]
+    unused: dict[str, str]
+    none: list[SharedObject]
+    unread: list[str]
+
+
 @check("ext-arch")
 def ext_arch(facts: Facts, row: Row) -> Iterable[Finding]:
-    """One finding for each file with device code, one for each place that was not looked at."""
+    """One finding for each environment, and for each cache of compiled extensions."""
     found, envs = facts.so_archs.need(), facts.python_envs.need()
+    places: dict[str, list[SharedObject]] = {env.prefix: [] for env in envs.envs}
+    places |= {name: [] for name in found.unread}
+    for item in found.objects:
+        places.setdefault(item.env, []).append(item)
     by_prefix = {env.prefix: env for env in envs.envs}
-    objects = [item for item in found.objects if item.code or item.problem]
+    for name, objects in places.items():
+        split = sort(objects, by_prefix.get(name), found.unread.get(name, []))
+        yield _judge_place(row, name, split)
+    if not places:
+        yield nothing(row, envs.problem, "No server of this host runs in a Python environment.")
+
+
+def sort(objects: list[SharedObject], env: PythonEnv | None, unread: list[str]) -> Sorted:
+    """Sort the files of a place; `unread` names what of it was not looked at."""
+    split = Sorted([], [], {}, [], list(unread))
     for item in objects:
-        yield _judge_object(row, item, by_prefix.get(item.env))
-    for name, reasons in found.unread.items():
-        more = f" (and {len(reasons) - 1} more)" if reasons[1:] else ""
-        yield row.unknown(f"Not all was looked at: {reasons[0]}{more}.", subject=name)
-    if objects or found.unread:
-        return
-    if by_prefix:
-        yield row.ok(f"None of the {found.looked_at} shared objects has device code.")
-    else:
-        text = "No server of this host runs in a Python environment."
-        yield nothing(row, envs.problem, text)
+        if volta_arch() in item.code.sass:
+            split.machine_code.append(item)
+        elif item.problem:
+            split.unread.append(f"{item.path}: {item.problem}")
+        elif runs_from_ptx(item.code):
+            split.ptx.append(item)
+        elif item.code and (reason := _unused(item, env)):
+            split.unused[item.path] = reason
+        elif item.code:
+            split.none.append(item)
+    return split
 
 
-def _judge_object(row: Row, item: SharedObject, env: PythonEnv | None) -> Finding:
-    seen, volta = Evidence(item.path, archs(item.code)), volta_arch()
-    if volta in item.code.sass:
-        return row.ok(f"It carries sm_{volta} code.", seen, subject=item.path)
-    if item.problem:
-        return row.unknown(f"It cannot be read: {item.problem}.", seen, subject=item.path)
-    if runs_from_ptx(item.code):
-        text = f"It has no sm_{volta} code, only PTX: the driver compiles it at its first run."
-        return row.info(text, seen, subject=item.path)
-    if reason := _unused(item, env):
-        text = f"It has no sm_{volta} code, and a Volta card does not run it: {reason}."
-        return row.info(text, seen, subject=item.path)
-    text = f"It has no code that runs on a V100: {archs(item.code)}."
-    return row.fail(text, seen, subject=item.path)
+def _judge_place(row: Row, name: str, split: Sorted) -> Finding:
+    volta, bad = volta_arch(), split.none
+    seen = [Evidence(item.path, archs(item.code)) for item in (*bad, *split.ptx)]
+    seen += [Evidence(path, reason) for path, reason in split.unused.items()]
+    seen = seen or [Evidence(item.path, archs(item.code)) for item in split.machine_code]
+    if bad:
+        files = few([f"{_name(item.path)} ({archs(item.code)})" for item in bad])
+        text = f"Without code that runs on a V100: {files}."
+        return row.fail(text, *seen, subject=name, count=len(bad))
+    if split.unread:
+        return row.unknown(f"Not all was looked at: {few(split.unread)}.", *seen, subject=name)
+    if split.ptx:
+        files = few([_name(item.path) for item in split.ptx])
+        text = f"Without sm_{volta} code, but with PTX that the driver compiles: {files}."
+        return row.info(text, *seen, subject=name)
+    if split.unused:
+        reasons = few([f"{_name(path)} ({why})" for path, why in split.unused.items()])
+        text = f"Without sm_{volta} code, which a Volta card does not run: {reasons}."
+        return row.info(text, *seen, subject=name)
+    count = len(split.machine_code)
+    text = f"sm_{volta} code is in all files with device code ({count})."
+    return row.ok(text, *seen, subject=name)
+
+
+def _name(path: str) -> str:
+    return path.rsplit("/", 1)[-1]
 
 
 def _unused(item: SharedObject, env: PythonEnv | None) -> str:
@@ -75,21 +111,25 @@ def kernel_audit(facts: Facts, row: Row) -> Finding:
     kernels = [o for o in found.objects if o.env == env.prefix and _KERNELS.search(o.path)]
     if not kernels:
         if unread := found.unread.get(env.prefix):
-            return row.unknown(f"It was not found, but not all was looked at: {unread[0]}.")
+            text = f"It was not found, but not all was looked at: {few(unread)}."
+            return row.unknown(text, subject=env.prefix)
         seen = Evidence(env.prefix, "no volta_runtime/_kernels*.so with device code")
-        return row.fail("The release has no compiled kernels for the GPU.", seen)
+        text = "The release has no compiled kernels for the GPU."
+        return row.fail(text, seen, subject=env.prefix)
     fitting = [item for item in kernels if interpreter_tag(item.path) in (env.tag, None)]
     item = (fitting or kernels)[0]
     seen, volta = Evidence(item.path, archs(item.code)), volta_arch()
     if not fitting:
-        text = f"It is built for {interpreter_tag(item.path)}, and the release runs {env.tag}."
-        return row.fail(text, seen, subject=item.path)
+        text = (
+            f"_kernels is built for {interpreter_tag(item.path)}, and the release runs {env.tag}."
+        )
+        return row.fail(text, seen, subject=env.prefix)
     if item.problem:
-        return row.unknown(f"It cannot be read: {item.problem}.", seen, subject=item.path)
+        return row.unknown(f"_kernels cannot be read: {item.problem}.", seen, subject=env.prefix)
     if volta not in item.code.sass:
-        text = f"It has no sm_{volta} code: {archs(item.code)}."
-        return row.fail(text, seen, subject=item.path)
+        text = f"_kernels has no sm_{volta} code: {archs(item.code)}."
+        return row.fail(text, seen, subject=env.prefix)
     if others := [f"sm_{arch}" for arch in item.code.sass if arch != volta]:
-        text = f"Beside sm_{volta} it carries {', '.join(others)}, which no V100 runs."
-        return row.info(text, seen, subject=item.path)
-    return row.ok(f"sm_{volta} code for {env.tag}.", seen, subject=item.path)
+        text = f"Beside sm_{volta}, _kernels carries {', '.join(others)}, which no V100 runs."
+        return row.info(text, seen, subject=env.prefix)
+    return row.ok(f"_kernels has sm_{volta} code, for {env.tag}.", seen, subject=env.prefix)

@@ -30,9 +30,9 @@ def nothing(row: Row, problem: str, text: str) -> Finding:
     return row.skip(text)
 
 
-def users(env: PythonEnv) -> str:
-    """Name who runs in an environment."""
-    return ", ".join(env.used_by) or "nobody"
+def few(texts: list[str]) -> str:
+    """Join a list, of a long one the first three."""
+    return ", ".join(texts[:3]) + (f" and {len(texts) - 3} more" if texts[3:] else "")
 
 
 def volta_arch() -> str:

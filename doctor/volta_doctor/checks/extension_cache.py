@@ -69,7 +69,7 @@ def _judge_cache(row: Row, cache: Cache, envs: list[PythonEnv]) -> Finding:
     newest = max(fitting, key=lambda env: env.torch_time)
     old = [e for e in cache.extensions if e.built is not None and e.built < newest.torch_time]
     if not old:
-        text = f"Its {len(cache.extensions)} extensions fit {torch_tag(newest)}, and are newer."
+        text = f"Its extensions are of {torch_tag(newest)}, and newer than torch."
         return row.ok(text, seen, subject=cache.path)
     names = ", ".join(extension.name for extension in old)
     days = max((newest.torch_time - (extension.built or 0)) / 86400 for extension in old)

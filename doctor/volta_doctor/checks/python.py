@@ -7,7 +7,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 from volta_doctor.catalog import Row, compat
-from volta_doctor.checks.environments import each_env
+from volta_doctor.checks.environments import each_env, few
 from volta_doctor.checks.registry import check
 from volta_doctor.facts.model import Facts
 from volta_doctor.facts.python_envs import PythonEnv
@@ -37,10 +37,9 @@ def python_version(facts: Facts, row: Row) -> Iterable[Finding]:
 def _judge(facts: Facts, row: Row, env: PythonEnv) -> Finding:
     foreign = [*_foreign_wheels(env), *_foreign_modules(facts, env)]
     if foreign:
-        names = ", ".join(evidence.text for evidence in foreign[:3])
-        more = f" and {len(foreign) - 3} more" if foreign[3:] else ""
-        text = f"Not built for Python {env.python} ({env.tag}): {names}{more}."
-        return row.fail(text, *foreign, subject=env.prefix)
+        names = few([evidence.text for evidence in foreign])
+        text = f"Not built for Python {env.python} ({env.tag}): {names}."
+        return row.fail(text, *foreign, subject=env.prefix, count=len(foreign))
     if found := _judge_engine(row, env):
         return found
     if facts.so_archs.data is None:

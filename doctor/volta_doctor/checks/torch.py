@@ -7,7 +7,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
 from volta_doctor.catalog import Row, compat
-from volta_doctor.checks.environments import archs, each_env, runs_from_ptx, volta_arch
+from volta_doctor.checks.environments import archs, each_env, few, runs_from_ptx, volta_arch
 from volta_doctor.checks.registry import check
 from volta_doctor.facts.model import Facts
 from volta_doctor.facts.python_envs import PythonEnv
@@ -85,9 +85,8 @@ def cu13_lib(facts: Facts, row: Row) -> Iterable[Finding]:
 def _judge_libraries(facts: Facts, row: Row, env: PythonEnv) -> Finding:
     found = [*_packages_of_13(env), *_links_to_13(facts, env)]
     if found:
-        names = ", ".join(evidence.text for evidence in found[:3])
-        more = f" and {len(found) - 3} more" if found[3:] else ""
-        return row.fail(f"Built for CUDA 13: {names}{more}.", *found, subject=env.prefix)
+        text = f"Built for CUDA 13: {few([evidence.text for evidence in found])}."
+        return row.fail(text, *found, subject=env.prefix, count=len(found))
     if facts.so_archs.data is None:
         text = f"Its extensions were not looked at: {facts.so_archs.error}."
         return row.unknown(text, subject=env.prefix)
