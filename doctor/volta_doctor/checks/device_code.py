@@ -6,7 +6,14 @@ from fnmatch import fnmatchcase
 from typing import NamedTuple
 
 from volta_doctor.catalog import Row, compat
-from volta_doctor.checks.environments import archs, few, nothing, runs_from_ptx, volta_arch
+from volta_doctor.checks.environments import (
+    archs,
+    few,
+    nothing,
+    runs_from_ptx,
+    torch_tag,
+    volta_arch,
+)
 from volta_doctor.checks.registry import check
 from volta_doctor.facts.model import Facts
 from volta_doctor.facts.python_envs import RELEASE, PythonEnv
@@ -31,18 +38,18 @@ def ext_arch(facts: Facts, row: Row) -> Iterable[Finding]:
     """One finding for each environment, and for each cache of compiled extensions."""
     found, envs = facts.so_archs.need(), facts.python_envs.need()
     places: dict[str, list[SharedObject]] = {env.prefix: [] for env in envs.envs}
-    places |= {name: [] for name in found.unread}
+    unread = {env.prefix: [env.problem] for env in envs.envs if env.problem} | found.unread
+    places |= {name: [] for name in unread}
     for item in found.objects:
         places.setdefault(item.env, []).append(item)
-    by_prefix = {env.prefix: env for env in envs.envs}
     for name, objects in places.items():
-        split = sort(objects, by_prefix.get(name), found.unread.get(name, []))
+        split = sort(objects, envs.envs, unread.get(name, []))
         yield _judge_place(row, name, split)
     if not places:
         yield nothing(row, envs.problem, "No server of this host runs in a Python environment.")
 
 
-def sort(objects: list[SharedObject], env: PythonEnv | None, unread: list[str]) -> Sorted:
+def sort(objects: list[SharedObject], envs: list[PythonEnv], unread: list[str]) -> Sorted:
     """Sort the files of a place; `unread` names what of it was not looked at."""
     split = Sorted([], [], {}, [], list(unread))
     for item in objects:
@@ -52,7 +59,7 @@ def sort(objects: list[SharedObject], env: PythonEnv | None, unread: list[str]) 
             split.unread.append(f"{item.path}: {item.problem}")
         elif runs_from_ptx(item.code):
             split.ptx.append(item)
-        elif item.code and (reason := _unused(item, env)):
+        elif item.code and (reason := _unused(item, envs)):
             split.unused[item.path] = reason
         elif item.code:
             split.none.append(item)
@@ -87,8 +94,12 @@ def _name(path: str) -> str:
     return path.rsplit("/", 1)[-1]
 
 
-def _unused(item: SharedObject, env: PythonEnv | None) -> str:
+def _unused(item: SharedObject, envs: list[PythonEnv]) -> str:
     """Say why no Volta card runs an extension, empty where one may."""
+    env = next((env for env in envs if env.prefix == item.env), None)
+    cache = re.search(r"/(py\d+t?_(?:cu\d+|cpu))$", item.env)
+    if cache and cache[1] not in map(torch_tag, envs) and not any(env.problem for env in envs):
+        return f"no environment here is {cache[1]}"
     for other in compat().other_gpus:
         if fnmatchcase(item.path, f"*/{other.file}"):
             return other.source

@@ -35,6 +35,12 @@ def few(texts: list[str]) -> str:
     return ", ".join(texts[:3]) + (f" and {len(texts) - 3} more" if texts[3:] else "")
 
 
+def torch_tag(env: PythonEnv) -> str:
+    """Return the directory that torch.utils.cpp_extension keeps its builds in: py311_cu128."""
+    cuda = f"cu{env.torch_cuda.replace('.', '')}" if env.torch_cuda else "cpu"
+    return f"py{env.tag.removeprefix('cp')}_{cuda}"
+
+
 def volta_arch() -> str:
     """Return Volta's architecture as device code names it: 70."""
     return compat().volta.compute_capability.replace(".", "")

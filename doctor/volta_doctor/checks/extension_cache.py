@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 
 from volta_doctor.catalog import Row
-from volta_doctor.checks.environments import nothing
+from volta_doctor.checks.environments import nothing, torch_tag
 from volta_doctor.checks.registry import check
 from volta_doctor.facts.ext_cache import Cache, Extension
 from volta_doctor.facts.model import Facts
@@ -12,12 +12,6 @@ from volta_doctor.facts.python_envs import SHELL, PythonEnv
 from volta_doctor.findings import HOST, Evidence, Finding, Step
 
 _STALE_S = 600  # of a lock
-
-
-def torch_tag(env: PythonEnv) -> str:
-    """Return the directory that torch.utils.cpp_extension keeps its builds in: py311_cu128."""
-    cuda = f"cu{env.torch_cuda.replace('.', '')}" if env.torch_cuda else "cpu"
-    return f"py{env.tag.removeprefix('cp')}_{cuda}"
 
 
 def aside(path: str, moved: str) -> Step:

@@ -44,7 +44,7 @@ class SoArchsFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
     objects: list[SharedObject]
     looked_at: int
-    unread: dict[str, list[str]] = {}
+    unread: dict[str, list[str]]
 
 
 def interpreter_tag(name: str) -> str | None:
