@@ -1,6 +1,7 @@
 """The plan: what to do about each problem, at what risk, by which steps, and the way back."""
 
 import shlex
+import textwrap
 from collections.abc import Sequence
 
 import msgspec
@@ -11,6 +12,7 @@ from volta_doctor.findings import HOST, Finding, Remedy, Status, Step
 
 SAFE = ("none", "reconfigure", "restart")
 _STOPS = {"restart", "try-restart", "stop", "--gpu-reset"}
+_NARROWEST = 40  # columns
 _BY_HAND = {
     "reboot": "it takes a reboot",
     "rebuild": "it takes a build",
@@ -19,12 +21,11 @@ _BY_HAND = {
 
 
 class Fix(msgspec.Struct, frozen=True, kw_only=True):
-    """One remedy and the subjects that it is for."""
+    """One remedy, and what was found of each subject that it is for."""
 
     id: str
     status: Status
-    message: str
-    subjects: list[str]
+    found: dict[str, str]
     remedy: Remedy
 
     @property
@@ -62,8 +63,7 @@ def plan(findings: Sequence[Finding], info: bool = False) -> list[Fix]:
         fixes[key] = Fix(
             id=finding.id,
             status=known.status if known else finding.status,
-            message=known.message if known else finding.message,
-            subjects=[*(known.subjects if known else []), finding.subject],
+            found=(known.found if known else {}) | {finding.subject: finding.message},
             remedy=finding.remedy,
         )
     return list(fixes.values())
@@ -83,17 +83,35 @@ def servers(facts: Facts) -> list[str]:
     return []
 
 
-def text(fixes: Sequence[Fix], facts: Facts) -> str:
-    """Return the plan as a person reads it: what, why, at what risk, how, and how back."""
+def text(fixes: Sequence[Fix], facts: Facts, width: int) -> str:
+    """Return the plan as a person reads it: what, why, at what risk, how, and how back.
+
+    Prose is wrapped to `width`, commands and files are not.
+    """
     lines: list[str] = []
+
+    def say(words: str) -> None:
+        lines.extend(
+            textwrap.wrap(
+                words,
+                max(width, _NARROWEST),
+                initial_indent="   ",
+                subsequent_indent="     ",
+                break_long_words=False,
+                break_on_hyphens=False,
+            )
+        )
+
     for number, fix in enumerate(fixes, 1):
-        subjects = [subject for subject in fix.subjects if subject != HOST]
-        where = f" [{', '.join(subjects)}]" if subjects else ""
-        lines += [f"{number}. {fix.status.value.upper()} {fix.id}{where}", f"   {fix.message}"]
+        lines.append(f"{number}. {fix.status.value.upper()} {fix.id}")
+        for message in dict.fromkeys(fix.found.values()):
+            subjects = [s for s, m in fix.found.items() if m == message and s != HOST]
+            say(f"{', '.join(subjects)}: {message}" if subjects else message)
+        say(f"fix: {fix.remedy.fix}")
         whose = f"for you: {fix.for_you}" if fix.for_you else "fix --apply does it"
-        lines += [f"   fix: {fix.remedy.fix}", f"   risk: {fix.remedy.risk}; {whose}"]
+        say(f"risk: {fix.remedy.risk}; {whose}")
         if fix.stops and not fix.for_you and (running := servers(facts)):
-            lines.append(f"   running now: {', '.join(running)}")
+            say(f"running now: {', '.join(running)}")
         for step in fix.remedy.steps:
             lines += [f"     {line}" for line in _step_lines(step)]
         lines.append("")

@@ -63,7 +63,7 @@ def test_the_plan_holds_causes_once_and_no_waived_ones():
     twice = [ROWS["ecc-mode"].warn("off", subject=f"GPU-{n}") for n in (1, 2)]
     info = ROWS["nouveau"].info("i")
     fixes = plan([cause, folded, waived, *twice, info, ROWS["acs"].ok("o")])
-    assert [(fix.id, fix.subjects) for fix in fixes] == [
+    assert [(fix.id, list(fix.found)) for fix in fixes] == [
         ("driver-loaded", ["host"]),
         ("ecc-mode", ["GPU-1", "GPU-2"]),
     ]
@@ -93,7 +93,10 @@ def test_the_plan_in_words(snapshot_with):
         Step(run=["nvidia-smi", "-r"]),
     ]
     facts = snapshot_with({}).facts
-    said = text(plan([risky("reconfigure", *steps), risky("reboot", check_id="acs")]), facts)
+    found = [risky("reconfigure", *steps), risky("reboot", check_id="acs")]
+    found += [structs.replace(found[-1], subject=f"GPU-{n}") for n in (1, 2)]
+    found += [structs.replace(found[-1], subject="GPU-3", message="It is worse.")]
+    said = text(plan(found), facts, 200)
     for line in (
         "1. WARN iommu",
         "   It is bad.",
@@ -107,9 +110,13 @@ def test_the_plan_in_words(snapshot_with):
         "       undo: systemctl restart 'a b'",
         "       undo: none, what it changes is not kept",
         "2. WARN acs",
+        "   GPU-1, GPU-2: It is bad.",
+        "   GPU-3: It is worse.",
         "   risk: reboot; for you: it takes a reboot",
     ):
         assert f"{line}\n" in said
+    narrow = text(plan(found), facts, 60).splitlines()
+    assert all(len(line) <= 60 for line in narrow)
 
 
 def test_a_file_is_written_and_put_back(apply, journal, tmp_path):

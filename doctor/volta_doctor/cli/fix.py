@@ -1,6 +1,7 @@
 """`volta-doctor fix`: the plan of remedies, and taking the safe ones."""
 
 import os
+import shutil
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -49,7 +50,8 @@ def fix(context: click.Context, scope: Scope, apply_it: bool, yes: bool, undo: s
     before = look(scope)
     fixes = fixing.plan(before.report.findings, info=bool(scope.select))
     stdout("table")
-    show(_heading(before, fixes) + fixing.text(fixes, before.snapshot.facts))
+    width = shutil.get_terminal_size().columns
+    show(_heading(before, fixes) + fixing.text(fixes, before.snapshot.facts, width))
     code = before.report.summary.exit_code
     if apply_it and any(not fix.for_you for fix in fixes):
         code = _apply(scope, before, [fix for fix in fixes if not fix.for_you], yes)
