@@ -2,17 +2,23 @@
 
 import os
 import stat
+from pathlib import Path
 
 import pytest
+import yaml
 from msgspec import structs
 
 from volta_doctor.apply import Applier, needs_root, run, split
 from volta_doctor.catalog import checks
+from volta_doctor.checks import CHECKS
 from volta_doctor.findings import Step, Waived
 from volta_doctor.fix import plan, text
 from volta_doctor.journal import Journal, JournalError
+from volta_doctor.judge import examine
+from volta_doctor.profile import detect
 
 ROWS = checks()
+CASES = Path(__file__).parents[1] / "data/doctor/checks"
 
 
 def risky(risk, *steps, check_id="iommu", status="warn"):
@@ -293,7 +299,6 @@ def test_apply_looks_again_and_says_what_is_mended(monkeypatch, tmp_path, snapsh
 
     from volta_doctor.cli import cli
     from volta_doctor.cli.looking import Look
-    from volta_doctor.profile import detect
     from volta_doctor.report import build
 
     snapshot, mark = snapshot_with({}), tmp_path / "mark"
@@ -317,3 +322,19 @@ def test_apply_looks_again_and_says_what_is_mended(monkeypatch, tmp_path, snapsh
     back = CliRunner().invoke(cli, ["fix", "--undo", str(path)], standalone_mode=False)
     assert back.exception is None
     assert not mark.exists()
+
+
+@pytest.mark.parametrize("check_id", CHECKS)
+def test_the_steps_of_every_check_are_sound(check_id, snapshot_with):
+    path = CASES / f"{check_id}.yaml"
+    for case in yaml.safe_load(path.read_text()) if path.exists() else []:
+        facts = snapshot_with(case["facts"]).facts
+        for finding in examine(facts, ROWS[check_id], detect(facts)):
+            steps = finding.remedy.steps
+            for step in steps:
+                assert bool(step.run) != bool(step.write), "a command, or a file"
+                assert not step.write or (step.write.startswith("/") and step.content)
+                assert "rm" not in step.run, "set aside what cannot be restored"
+                text(plan([finding], info=True), facts, 80)
+            writes = [step.write for step in steps if step.write]
+            assert len(writes) == len(set(writes)), "one file, one step"

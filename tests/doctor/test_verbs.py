@@ -216,3 +216,16 @@ def test_progress_is_for_a_terminal_and_gone_afterwards(repo, tmp_path):
     assert b"host" in seen
     assert seen.endswith(b"\r\x1b[K")
     assert b"looking" not in done.stdout
+
+
+def test_what_cannot_be_remembered_is_told_to_who_asks(monkeypatch, tmp_path):
+    from click.testing import CliRunner
+
+    from volta_doctor.cli import cli
+
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.setattr("volta_doctor.facts.history.remember", lambda *_: "no room")
+    args = ["check", "--select", "iommu"]
+    assert CliRunner().invoke(cli, args).stderr == ""
+    told = CliRunner().invoke(cli, [*args, "-v"]).stderr
+    assert told == "not remembered for the next look: no room\n"
