@@ -7,7 +7,7 @@ empties and cuts, and puts null or another type in a value's place; it never mak
 import io
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -58,13 +58,16 @@ MAY_LACK = (
 Path_ = tuple[Any, ...]
 
 
-@dataclass
+@dataclass(repr=False)
 class Host:
     """A failing host: which check and case, its snapshot, and where that is not healthy."""
 
     name: str
-    saved: bytes = field(repr=False)
+    saved: bytes
     fault: list[Path_]
+
+    def __repr__(self) -> str:
+        return self.name
 
     @property
     def raw(self) -> Any:
@@ -124,6 +127,8 @@ def damage(raw: Any, path: Path_, how: Any) -> bool:
         if not isinstance(parent[last], list | dict) or not parent[last]:
             return False
         parent[last] = type(parent[last])()
+    elif type(parent[last]) is type(how):
+        return False
     else:
         parent[last] = how
     return True

@@ -7,8 +7,8 @@ from volta_doctor.catalog import Row, compat
 from volta_doctor.checks.environments import nothing
 from volta_doctor.checks.registry import check
 from volta_doctor.checks.units import drop_in
-from volta_doctor.facts.cuda_tools import Tool
-from volta_doctor.facts.model import Facts
+from volta_doctor.facts.toolchain.cuda_tools import Tool
+from volta_doctor.facts.model import Facts, Missing
 from volta_doctor.facts.python_envs import PythonEnv
 from volta_doctor.facts.toolchain import Build, TritonPtxas
 from volta_doctor.findings import Evidence, Finding, Step
@@ -29,7 +29,10 @@ def makes_volta_code(tool: Tool) -> bool:
 
 
 def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in re.findall(r"\d+", version))
+    numbers = tuple(int(part) for part in re.findall(r"\d+", version))
+    if not numbers:
+        raise Missing(f"{version!r} is no version.")
+    return numbers
 
 
 def _env_of(facts: Facts, prefix: str | None) -> PythonEnv | None:
