@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from volta_doctor.facts import active, sm_clocks
+from volta_doctor.facts import active
+from volta_doctor.facts.active import sm_clocks
 from volta_doctor.facts.nvml import GpuFacts, GpuProcess, NvmlError, NvmlFacts
 from volta_doctor.probe import CannotLook, Completed
 

@@ -5,9 +5,10 @@ import struct
 
 import pytest
 
-from volta_doctor.facts import checkpoint, gguf, serve
-from volta_doctor.facts.engines import Flags
+from volta_doctor.facts import checkpoint, serve
+from volta_doctor.facts.checkpoint import gguf
 from volta_doctor.facts.serve import ServeFacts, Server
+from volta_doctor.facts.serve.engines import Flags
 from volta_doctor.probe import CannotLook
 
 LLAMA = {

@@ -2,8 +2,8 @@
 
 import pytest
 
-from volta_doctor.facts.command_line import allowed, options, without_secrets
-from volta_doctor.facts.engines import ENGINES, Flags, read_flags, recognise
+from volta_doctor.facts.serve.command_line import allowed, options, without_secrets
+from volta_doctor.facts.serve.engines import ENGINES, Flags, read_flags, recognise
 
 
 @pytest.mark.parametrize(

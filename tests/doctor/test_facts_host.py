@@ -2,9 +2,9 @@
 
 import pytest
 
-from volta_doctor.facts import disks, memory
 from volta_doctor.facts import host as host_facts
-from volta_doctor.facts.memory import HugePages, NumaNode, Swap
+from volta_doctor.facts.host import disks, memory
+from volta_doctor.facts.host.memory import HugePages, NumaNode, Swap
 from volta_doctor.facts.serve import Server
 from volta_doctor.probe import CannotLook, Disk
 

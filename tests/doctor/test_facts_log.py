@@ -7,8 +7,8 @@ import time
 import pytest
 
 from volta_doctor.facts import kernel_log
-from volta_doctor.facts.kernel_log.events import kills, pcie_errors, uuids, xids
 from volta_doctor.facts.kernel_log import KernelLogFacts, LogLine
+from volta_doctor.facts.kernel_log.events import kills, pcie_errors, uuids, xids
 from volta_doctor.probe import CannotLook
 
 JOURNAL = "journalctl -k -b -q -r --no-pager -o short-monotonic"

@@ -2,8 +2,9 @@
 
 import pytest
 
-from volta_doctor.facts import apt, packages, rpm
-from volta_doctor.facts.openpgp import sha1_bound_keys
+from volta_doctor.facts import packages
+from volta_doctor.facts.packages import apt, rpm
+from volta_doctor.facts.packages.openpgp import sha1_bound_keys
 from volta_doctor.probe import CannotLook
 
 STATUS = """Package: adduser

@@ -4,9 +4,10 @@ import re
 
 import pytest
 
-from volta_doctor.facts import topo, topo_text
+from volta_doctor.facts import topo
 from volta_doctor.facts.model import Section
-from volta_doctor.facts.nvml_from_smi import topo_stand_in
+from volta_doctor.facts.smi.stand_in import for_topo as stand_in
+from volta_doctor.facts.topo import smi
 
 # The hybrid cube mesh of a DGX-1: how many NVLinks join each pair.
 MESH = """X 1 1 2 2 0 0 0
@@ -38,7 +39,7 @@ def test_the_cube_mesh_with_old_and_new_columns(dump, name, nodes, spaces):
     text = dump(name)
     if spaces:  # as it arrives from a web page
         text = re.sub(r"\t+", "    ", text)
-    matrix = topo_text.parse(text)
+    matrix = smi.parse(text)
     assert matrix
     assert matrix.cells == CUBE
     assert matrix.cpus == ["0-19,40-59"] * 4 + ["20-39,60-79"] * 4
@@ -49,14 +50,14 @@ def test_peer_access_and_an_underlined_header(dump):
     text = dump("two-gpus.driver-580.topo-p2p.txt")
     underlined = text.replace("GPU0\tGPU1\t", "\x1b[4mGPU0\tGPU1\t\x1b[0m", 1)
     for version in (text, underlined):
-        matrix = topo_text.parse(version)
+        matrix = smi.parse(version)
         assert matrix
         assert matrix.cells == [["X", "GNS"], ["GNS", "X"]]
 
 
 @pytest.mark.parametrize("text", ["", "No devices were found\n", "\tGPU0\tGPU1\nGPU0\t X \tNV2\n"])
 def test_what_is_no_matrix(text):
-    assert topo_text.parse(text) is None
+    assert smi.parse(text) is None
 
 
 SMI = {
@@ -70,7 +71,7 @@ REFUSED = Section(ok=False, error="no library")
 
 
 def test_nvidia_smi_stands_in_for_nvml(host):
-    section = topo_stand_in(host(commands=SMI), REFUSED)
+    section = stand_in(host(commands=SMI), REFUSED)
     assert section.data == topo.TopoFacts(
         source="nvidia-smi topo -m",
         uuids=["GPU-0a", "GPU-0b"],
@@ -83,17 +84,17 @@ def test_nvidia_smi_stands_in_for_nvml(host):
 
 def test_peer_access_that_an_old_nvidia_smi_cannot_show(host):
     old = SMI | {"nvidia-smi topo -p2p r": (1, "Invalid combination of input arguments.", "")}
-    facts = topo_stand_in(host(commands=old), REFUSED).data
+    facts = stand_in(host(commands=old), REFUSED).data
     assert facts.p2p is None
     assert facts.p2p_problem == "nvidia-smi topo -p2p r: Invalid combination of input arguments."
 
 
 def test_both_reasons_are_told(host):
-    error = topo_stand_in(host(), REFUSED).error
+    error = stand_in(host(), REFUSED).error
     assert error == "no library; nvidia-smi: No such file or directory"
 
 
 def test_an_nvidia_smi_that_hangs_is_not_asked_again(host):
     hung = host(commands=SMI | {"nvidia-smi -q -x": (None, "", "")})
-    assert topo_stand_in(hung, REFUSED) is REFUSED
+    assert stand_in(hung, REFUSED) is REFUSED
     assert hung.asked == ["nvidia-smi -q -x"]

@@ -2,7 +2,7 @@
 
 from volta_doctor.catalog import compat
 from volta_doctor.checks.gpu import subject
-from volta_doctor.facts.kernel_events import uuids
+from volta_doctor.facts.kernel_log.events import uuids
 from volta_doctor.facts.model import Facts
 from volta_doctor.facts.nvml import value
 from volta_doctor.facts.pci import bus_id

@@ -7,8 +7,8 @@ from volta_doctor.checks.log import kernel_log, shown, times, window
 from volta_doctor.checks.registry import check
 from volta_doctor.facts.checkpoint import CheckpointFacts
 from volta_doctor.facts.host import HostFacts
-from volta_doctor.facts.kernel_events import Kill, kills
-from volta_doctor.facts.memory import BUSY_PAGES_PER_S, LONG_SAMPLE_S, HugePages, Swap
+from volta_doctor.facts.host.memory import BUSY_PAGES_PER_S, LONG_SAMPLE_S, HugePages, Swap
+from volta_doctor.facts.kernel_log.events import Kill, kills
 from volta_doctor.facts.model import Facts, Missing, Section
 from volta_doctor.facts.serve import ServeFacts
 from volta_doctor.findings import HOST, Evidence, Finding, Step

@@ -5,8 +5,8 @@ from collections.abc import Iterable
 
 from volta_doctor.catalog import Row
 from volta_doctor.checks.registry import check
-from volta_doctor.facts.loader import CudaLibrary, LibrarySearch
 from volta_doctor.facts.model import Facts
+from volta_doctor.facts.python_envs.loader import CudaLibrary, LibrarySearch
 from volta_doctor.findings import Evidence, Finding
 
 _DRIVER = "libcuda.so.1"

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from volta_doctor.facts.kernel_events import Event
 from volta_doctor.facts.kernel_log import BOOT_LINES_S, KernelLogFacts
+from volta_doctor.facts.kernel_log.events import Event
 from volta_doctor.facts.model import Facts, Missing
 from volta_doctor.findings import Evidence
 

@@ -17,7 +17,7 @@ from volta_doctor.checks.gpu import (
 )
 from volta_doctor.checks.log import shown as lines
 from volta_doctor.checks.registry import check
-from volta_doctor.facts.kernel_events import xids
+from volta_doctor.facts.kernel_log.events import xids
 from volta_doctor.facts.model import Facts, Missing
 from volta_doctor.facts.nvml import GpuFacts, Reading, errors, value
 from volta_doctor.facts.pci import bus_id

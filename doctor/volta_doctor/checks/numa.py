@@ -8,7 +8,7 @@ from volta_doctor.checks.registry import check
 from volta_doctor.checks.servers import ranks
 from volta_doctor.checks.units import drop_in, each_unit, on_gpus, seen
 from volta_doctor.facts import cpu_list
-from volta_doctor.facts.memory import NumaNode
+from volta_doctor.facts.host.memory import NumaNode
 from volta_doctor.facts.model import Facts
 from volta_doctor.facts.serve import Server
 from volta_doctor.facts.topo import TopoFacts

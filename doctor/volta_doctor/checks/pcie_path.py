@@ -8,7 +8,7 @@ from volta_doctor.catalog import Row
 from volta_doctor.checks.bus import Cards
 from volta_doctor.checks.log import kernel_log, shown, times, window
 from volta_doctor.checks.registry import check
-from volta_doctor.facts.kernel_events import PcieError, pcie_errors
+from volta_doctor.facts.kernel_log.events import PcieError, pcie_errors
 from volta_doctor.facts.model import Facts, Missing
 from volta_doctor.facts.pci import DEVICES, PciFacts
 from volta_doctor.findings import Evidence, Finding

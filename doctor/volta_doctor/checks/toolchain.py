@@ -7,10 +7,10 @@ from volta_doctor.catalog import Row, compat
 from volta_doctor.checks.environments import nothing
 from volta_doctor.checks.registry import check
 from volta_doctor.checks.units import drop_in
-from volta_doctor.facts.toolchain.cuda_tools import Tool
 from volta_doctor.facts.model import Facts, Missing
 from volta_doctor.facts.python_envs import PythonEnv
 from volta_doctor.facts.toolchain import Build, TritonPtxas
+from volta_doctor.facts.toolchain.cuda_tools import Tool
 from volta_doctor.findings import Evidence, Finding, Step
 
 # From this release on, nvcc warns that sm_70 is deprecated.

@@ -7,8 +7,8 @@ from volta_doctor.checks.bus import Cards
 from volta_doctor.checks.gpu import subject
 from volta_doctor.checks.log import kernel_log, shown, times, window
 from volta_doctor.checks.registry import check
-from volta_doctor.facts import kernel_events
-from volta_doctor.facts.kernel_events import Xid
+from volta_doctor.facts.kernel_log import events as kernel_events
+from volta_doctor.facts.kernel_log.events import Xid
 from volta_doctor.facts.model import Facts
 from volta_doctor.findings import Evidence, Finding
 

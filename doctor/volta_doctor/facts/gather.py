@@ -23,7 +23,6 @@ from volta_doctor.facts import (
     kernel_log,
     modules,
     nvml,
-    nvml_from_smi,
     packages,
     pci,
     processes,
@@ -38,6 +37,7 @@ from volta_doctor.facts import (
     units,
 )
 from volta_doctor.facts.model import SCHEMA, Facts, Section, Snapshot
+from volta_doctor.facts.smi import stand_in
 from volta_doctor.probe import CannotLook, NotHere, Probe
 
 _SLOW_COMMAND_S = 10.0
@@ -62,15 +62,13 @@ COLLECTORS: dict[str, Collector] = {
     "host": Collector(host.collect, limit_s=host.LIMIT_S),
     "pci": Collector(pci.collect),
     "modules": Collector(modules.collect),
-    "nvml": Collector(
-        lambda _probe: nvml.collect(), own_process=True, otherwise=nvml_from_smi.nvml_stand_in
-    ),
+    "nvml": Collector(lambda _probe: nvml.collect(), own_process=True, otherwise=stand_in.for_nvml),
     "smi": Collector(smi.collect, limit_s=smi.LIMIT_S + 2),
     "kernel_log": Collector(kernel_log.collect, limit_s=kernel_log.LIMIT_S),
     "packages": Collector(packages.collect, limit_s=16.0),  # up to three commands
     "dkms": Collector(dkms.collect),
     "processes": Collector(processes.collect, limit_s=processes.STUCK_S + 5),
-    "topo": Collector(topo.collect, own_process=True, otherwise=nvml_from_smi.topo_stand_in),
+    "topo": Collector(topo.collect, own_process=True, otherwise=stand_in.for_topo),
     "serve": Collector(serve.collect),
     "units": Collector(units.collect),
     "containers": Collector(containers.collect),

@@ -8,7 +8,7 @@ import msgspec
 from volta_doctor.probe import CannotLook, NotHere, Probe
 
 if TYPE_CHECKING:
-    from volta_doctor.facts.distributions import Distribution
+    from volta_doctor.facts.python_envs.distributions import Distribution
 
 _OF_ROOT = "/opt/volta"
 _OF_USER = ".local/share/volta"
@@ -186,8 +186,8 @@ def collect(probe: Probe) -> ReleaseFacts:
     """Read the current release, its lock and what its venv holds."""
     from packaging.utils import canonicalize_name
 
-    from volta_doctor.facts.distributions import read_distributions
-    from volta_doctor.facts.python_layout import find_layout
+    from volta_doctor.facts.python_envs.distributions import read_distributions
+    from volta_doctor.facts.python_envs.layout import find_layout
 
     directory = current_release(probe)
     manifest = read_manifest(probe, directory)

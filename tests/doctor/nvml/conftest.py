@@ -54,7 +54,7 @@ class FakeHost:
     def topo(self) -> TopoFacts:
         """The topology as real pynvml tells it."""
         code = (
-            "import sys, msgspec; from volta_doctor.facts.topo_nvml import read_host;"
+            "import sys, msgspec; from volta_doctor.facts.topo.nvml import read_host;"
             "sys.stdout.buffer.write(msgspec.json.encode(read_host()))"
         )
         return msgspec.json.decode(run_python(code, self.env), type=TopoFacts)

@@ -9,8 +9,8 @@ from volta_doctor.facts.topo import TopoFacts
 
 SXM2, PCIE = "v100-sxm2-16gb-x8", "v100-pcie-32gb-x2"
 COLLECT = (
-    "import msgspec; from volta_doctor.facts import topo_nvml;"
-    "print(msgspec.json.encode(topo_nvml.read_host()).decode())"
+    "import msgspec; from volta_doctor.facts.topo import nvml;"
+    "print(msgspec.json.encode(nvml.read_host()).decode())"
 )
 # How many NVLinks join each pair of a DGX-1, and its two sockets.
 MESH = (

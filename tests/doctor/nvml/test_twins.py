@@ -29,7 +29,8 @@ PROBLEMS = (Status.FAIL, Status.UNKNOWN, Status.WARN, Status.INFO)
 COLLECT = """
 import json, os, sys
 import msgspec
-from volta_doctor.facts import nvml_table, topo_nvml
+from volta_doctor.facts.nvml import table
+from volta_doctor.facts.topo import nvml
 from volta_doctor.probe import CannotLook
 
 def told(read):
@@ -40,7 +41,7 @@ def told(read):
 
 for state in sys.argv[1:]:
     os.environ["VOLTA_FAKE_NVML"] = state
-    print(json.dumps([told(nvml_table.read_host), told(topo_nvml.read_host)]))
+    print(json.dumps([told(table.read_host), told(nvml.read_host)]))
 """
 
 

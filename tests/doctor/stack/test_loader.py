@@ -1,6 +1,6 @@
 """The CUDA libraries that the dynamic linker finds, in its order."""
 
-from volta_doctor.facts.loader import configured, search
+from volta_doctor.facts.python_envs.loader import configured, search
 
 ARCH = "/usr/lib/x86_64-linux-gnu"
 

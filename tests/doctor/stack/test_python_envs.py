@@ -7,10 +7,10 @@ import time
 import pytest
 
 from volta_doctor.facts import python_envs
-from volta_doctor.facts.distributions import parse_metadata
 from volta_doctor.facts.fatbin import DeviceCode
+from volta_doctor.facts.python_envs.distributions import parse_metadata
+from volta_doctor.facts.python_envs.torch_build import parse_torch
 from volta_doctor.facts.serve import Server
-from volta_doctor.facts.torch_build import parse_torch
 from volta_doctor.probe import CannotLook
 
 RELEASE = "/opt/volta/releases/0123456789ab"

@@ -3,8 +3,8 @@
 import pytest
 
 from volta_doctor.facts import toolchain
-from volta_doctor.facts.cuda_tools import Tools
 from volta_doctor.facts.serve import Server
+from volta_doctor.facts.toolchain.cuda_tools import Tools
 
 # What nvcc, ptxas and cicc print for --version
 TEXT = b"Cuda compilation tools, release %s, V%s.89\0"
@@ -141,7 +141,7 @@ def test_a_tool_that_does_not_tell(host, files, problem):
 
 
 def test_the_release_may_lie_across_two_reads(host, elf_file, monkeypatch):
-    from volta_doctor.facts import cuda_tools
+    from volta_doctor.facts.toolchain import cuda_tools
 
     monkeypatch.setattr(cuda_tools, "_CHUNK_BYTES", 100)
     text = TEXT.replace(b"%s", b"12.8")

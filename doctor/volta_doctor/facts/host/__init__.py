@@ -7,9 +7,10 @@ from typing import TypeVar
 
 import msgspec
 
-from volta_doctor.facts import disks, memory, serve
-from volta_doctor.facts.disks import FileSystem
-from volta_doctor.facts.memory import HugePages, NumaNode, Swap
+from volta_doctor.facts import serve
+from volta_doctor.facts.host import disks, memory
+from volta_doctor.facts.host.disks import FileSystem
+from volta_doctor.facts.host.memory import HugePages, NumaNode, Swap
 from volta_doctor.probe import CannotLook, Probe
 
 T = TypeVar("T")

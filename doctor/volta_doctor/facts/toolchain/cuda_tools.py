@@ -9,7 +9,7 @@ import re
 import msgspec
 
 from volta_doctor.facts import elf
-from volta_doctor.facts.python_layout import container_root
+from volta_doctor.facts.python_envs.layout import container_root
 from volta_doctor.probe import CannotLook, Probe
 
 _RELEASE = re.compile(rb"Cuda compilation tools, release (\d+\.\d+), V\d")

@@ -178,7 +178,7 @@ def measure_bandwidth(probe: Probe, python: str, nvml: NvmlFacts) -> Figures:
 
 def measure_clocks(probe: Probe, python: str, nvml: NvmlFacts) -> Figures:
     """Load all GPUs at once and watch their clocks."""
-    from volta_doctor.facts import sm_clocks
+    from volta_doctor.facts.active import sm_clocks
 
     limit = LOAD_S + _START_S
     with sm_clocks.sampled() as samples:

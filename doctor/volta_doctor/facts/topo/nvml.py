@@ -6,7 +6,7 @@ from typing import Any
 import pynvml as nvml
 
 from volta_doctor.facts.nvml import NvmlError
-from volta_doctor.facts.nvml_calls import attempt
+from volta_doctor.facts.nvml.calls import attempt
 from volta_doctor.facts.topo import SELF, UNTOLD, TopoFacts
 from volta_doctor.probe import CannotLook
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from volta_doctor.facts.command_line import options, program
+from volta_doctor.facts.serve.command_line import options, program
 
 
 class Flags(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

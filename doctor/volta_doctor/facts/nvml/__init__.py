@@ -257,6 +257,6 @@ def errors(facts: object, path: str = "") -> Iterator[tuple[str, NvmlError]]:
 
 def collect() -> NvmlFacts:
     """Ask the driver. Nothing raises: a missing library or driver is recorded in the facts."""
-    from volta_doctor.facts import nvml_table  # only a live host needs pynvml
+    from volta_doctor.facts.nvml import table  # only a live host needs pynvml
 
-    return nvml_table.read_host()
+    return table.read_host()

@@ -40,27 +40,27 @@ class TopoFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 def collect(_probe: Probe) -> TopoFacts:
     """Ask NVML; what nvidia-smi says in its place is `from_smi`'s."""
-    from volta_doctor.facts import topo_nvml  # only a live host needs pynvml
+    from volta_doctor.facts.topo import nvml  # only a live host needs pynvml
 
-    return topo_nvml.read_host()
+    return nvml.read_host()
 
 
 def from_smi(probe: Probe) -> TopoFacts:
     """Read what nvidia-smi prints. Raises CannotLook where it does not print the matrix."""
-    from volta_doctor.facts import topo_text
+    from volta_doctor.facts.topo import smi
 
     text = _ask(probe, "links")
-    matrix = topo_text.parse(text)
+    matrix = smi.parse(text)
     if matrix is None:
         raise CannotLook(f"{' '.join(COMMANDS['links'])} shows no matrix: {text.strip()[:200]}")
     p2p, problem = None, ""
     try:
-        p2p = topo_text.parse(_ask(probe, "p2p"))
+        p2p = smi.parse(_ask(probe, "p2p"))
     except CannotLook as reason:
         problem = str(reason)
     return TopoFacts(
         source=" ".join(COMMANDS["links"]),
-        uuids=topo_text.parse_uuids(_ask(probe, "gpus")),
+        uuids=smi.parse_uuids(_ask(probe, "gpus")),
         links=matrix.cells,
         p2p=p2p.cells if p2p else None,
         p2p_problem=problem if p2p or problem else "nvidia-smi topo -p2p r shows no matrix",

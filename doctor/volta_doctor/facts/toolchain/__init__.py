@@ -5,9 +5,9 @@ import posixpath
 import msgspec
 
 from volta_doctor.facts import python_envs
-from volta_doctor.facts.cuda_tools import Tool, Tools
 from volta_doctor.facts.python_envs import SHELL, find_servers, identity
-from volta_doctor.facts.python_layout import container_root
+from volta_doctor.facts.python_envs.layout import container_root
+from volta_doctor.facts.toolchain.cuda_tools import Tool, Tools
 from volta_doctor.probe import CannotLook, Probe
 
 # What steers a build of an extension, and Triton's.

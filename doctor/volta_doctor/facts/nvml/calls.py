@@ -1,6 +1,6 @@
 """Ask NVML through pynvml: answers as plain values, refusals as `NvmlError`.
 
-Here are the calls that need more than their return value; `nvml_table` says which are made.
+Here are the calls that need more than their return value; `table` says which are made.
 """
 
 from collections.abc import Callable, Iterable

@@ -3,9 +3,9 @@
 from typing import NamedTuple
 
 from volta_doctor.facts import proc, unit_files
-from volta_doctor.facts.command_line import Command, in_shell, unwrapped
-from volta_doctor.facts.engines import Engine, recognise
 from volta_doctor.facts.release import current_release, install_root, read_manifest
+from volta_doctor.facts.serve.command_line import Command, in_shell, unwrapped
+from volta_doctor.facts.serve.engines import Engine, recognise
 from volta_doctor.probe import CannotLook, Probe
 
 _PATIENCE_S = 0.5  # reading a model from disk looks like being stuck, for a moment

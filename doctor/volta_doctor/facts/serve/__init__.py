@@ -9,10 +9,11 @@ import posixpath
 
 import msgspec
 
-from volta_doctor.facts import interpreter, model_files, nccl_conf, proc
-from volta_doctor.facts.command_line import allowed, members, options, without_secrets
-from volta_doctor.facts.engines import Flags, read_flags
-from volta_doctor.facts.serve_sources import Launch, from_processes, from_release, from_units
+from volta_doctor.facts import proc
+from volta_doctor.facts.serve import interpreter, model_files, nccl_conf
+from volta_doctor.facts.serve.command_line import allowed, members, options, without_secrets
+from volta_doctor.facts.serve.engines import Flags, read_flags
+from volta_doctor.facts.serve.sources import Launch, from_processes, from_release, from_units
 from volta_doctor.probe import CannotLook, Probe
 from volta_doctor.words import several
 

@@ -4,9 +4,9 @@ import re
 from typing import NamedTuple
 
 from volta_doctor.facts import elf, fatbin
-from volta_doctor.facts.distributions import CondaPackage, Distribution
 from volta_doctor.facts.fatbin import DeviceCode
-from volta_doctor.facts.python_layout import Layout
+from volta_doctor.facts.python_envs.distributions import CondaPackage, Distribution
+from volta_doctor.facts.python_envs.layout import Layout
 from volta_doctor.probe import CannotLook, Probe
 
 # Where device code lies: one library since torch 1.13, several before.

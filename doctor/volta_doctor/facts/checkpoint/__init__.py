@@ -6,7 +6,8 @@ from typing import Any
 
 import msgspec
 
-from volta_doctor.facts import gguf, serve
+from volta_doctor.facts import serve
+from volta_doctor.facts.checkpoint import gguf
 from volta_doctor.facts.serve import Server
 from volta_doctor.probe import CannotLook, Probe
 

@@ -9,7 +9,7 @@ from volta_doctor.facts.topo import TopoFacts
 from volta_doctor.probe import CannotLook, Probe
 
 
-def nvml_stand_in(probe: Probe, section: Section[NvmlFacts]) -> Section[NvmlFacts]:
+def for_nvml(probe: Probe, section: Section[NvmlFacts]) -> Section[NvmlFacts]:
     """Return nvidia-smi's facts of the GPUs where NVML could not be asked and nvidia-smi could."""
     failed = section.data.init_error if section.data else None
     if section.data and not failed:
@@ -26,7 +26,7 @@ def nvml_stand_in(probe: Probe, section: Section[NvmlFacts]) -> Section[NvmlFact
     return Section(ok=True, seconds=section.seconds, data=facts)
 
 
-def topo_stand_in(probe: Probe, section: Section[TopoFacts]) -> Section[TopoFacts]:
+def for_topo(probe: Probe, section: Section[TopoFacts]) -> Section[TopoFacts]:
     """Return nvidia-smi's matrices where NVML does not give them, unless nvidia-smi hangs too."""
     if section.ok or _hangs(probe):
         return section

@@ -125,7 +125,7 @@ def branch_of_version(version: str) -> int | None:
 
 def collect(probe: Probe) -> PackagesFacts:
     """Ask the host's package manager, or rather its files."""
-    from volta_doctor.facts import apt, rpm
+    from volta_doctor.facts.packages import apt, rpm
 
     if probe.exists(apt.STATUS):
         return apt.collect(probe)

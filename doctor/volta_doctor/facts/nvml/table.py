@@ -10,7 +10,7 @@ import msgspec
 import pynvml as nvml
 
 from volta_doctor.facts.nvml import GpuFacts, NvLinkFacts, NvmlError, NvmlFacts, Reading, value
-from volta_doctor.facts.nvml_calls import (
+from volta_doctor.facts.nvml.calls import (
     COMPUTE_MODES,
     DRIVER_MODELS,
     Call,

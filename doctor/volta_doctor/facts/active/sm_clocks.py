@@ -9,7 +9,7 @@ from typing import NamedTuple
 import pynvml as nvml
 
 from volta_doctor.facts.nvml import value
-from volta_doctor.facts.nvml_calls import attempt
+from volta_doctor.facts.nvml.calls import attempt
 
 _EVERY_S = 0.5
 

@@ -3,7 +3,7 @@
 import posixpath
 import re
 
-from volta_doctor.facts.command_line import Command
+from volta_doctor.facts.serve.command_line import Command
 from volta_doctor.probe import Probe
 
 _SCRIPT_BYTES = 256

@@ -8,18 +8,18 @@ import re
 import msgspec
 
 from volta_doctor.facts import elf, serve
-from volta_doctor.facts.distributions import (
+from volta_doctor.facts.fatbin import DeviceCode
+from volta_doctor.facts.python_envs.distributions import (
     CondaPackage,
     Distribution,
     read_conda,
     read_distributions,
 )
-from volta_doctor.facts.fatbin import DeviceCode
-from volta_doctor.facts.loader import CudaLibrary, LibrarySearch, search
-from volta_doctor.facts.python_layout import container_root, find_layout
+from volta_doctor.facts.python_envs.layout import container_root, find_layout
+from volta_doctor.facts.python_envs.loader import CudaLibrary, LibrarySearch, search
+from volta_doctor.facts.python_envs.torch_build import TorchBuild, find_cudnn, read_torch
 from volta_doctor.facts.release import current_release, install_root
 from volta_doctor.facts.serve import Server
-from volta_doctor.facts.torch_build import TorchBuild, find_cudnn, read_torch
 from volta_doctor.probe import CannotLook, NotHere, Probe
 
 RELEASE = "current release"

@@ -151,7 +151,7 @@ def parse_sha1_date(policy: str) -> str | None:
 
 def read_keys(probe: Probe, repository: Repository, signed_by: str) -> Repository:
     """Add what the repository's keyring says to it."""
-    from volta_doctor.facts.openpgp import sha1_bound_keys
+    from volta_doctor.facts.packages.openpgp import sha1_bound_keys
 
     # Without Signed-By apt accepts any of its own keys; NVIDIA's are told by their user id.
     own = [f"/etc/apt/trusted.gpg.d/{n}" for n in probe.names("/etc/apt/trusted.gpg.d")]
