@@ -134,7 +134,7 @@ def _read(
             if not ended and process.poll() is not None:
                 ended = True
                 deadline = min(deadline, time.monotonic() + _LINGER_S)
-    try:
-        return process.wait(max(0.0, deadline - time.monotonic()))
-    except subprocess.TimeoutExpired:
-        return None
+        try:  # while its streams are open: one that still prints must not die of our leaving
+            return process.wait(max(0.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            return None
