@@ -8,7 +8,7 @@ import pytest
 from volta_doctor.facts import smi
 from volta_doctor.facts.model import Section
 from volta_doctor.facts.nvml import GpuProcess, NvmlError, NvmlFacts
-from volta_doctor.facts.smi import xml
+from volta_doctor.facts.smi import table
 from volta_doctor.facts.smi.stand_in import for_nvml as stand_in
 
 MIB = 1 << 20
@@ -21,7 +21,7 @@ ELSEWHERE = ("nvlinks", "utilization_samples")
 def sample(repo):
     def read(name: str) -> NvmlFacts:
         text = (repo / f"tests/data/fakegpu/smi/{name}.xml").read_text()
-        return xml.facts_of(xml.root(text))
+        return table.facts_of(table.root(text))
 
     return read
 
@@ -122,7 +122,7 @@ def test_a_card_of_another_generation(sample, host, repo):
 def test_what_stands_in_place_of_a_value(repo, written, error):
     text = (repo / "tests/data/fakegpu/smi/v100-sxm2-32gb.580.xml").read_text()
     text = text.replace("<gpu_temp>37 C<", f"<gpu_temp>{written}<")
-    (gpu,) = xml.facts_of(xml.root(text)).gpus
+    (gpu,) = table.facts_of(table.root(text)).gpus
     assert gpu.temperature.gpu == error
 
 
@@ -131,13 +131,13 @@ def test_what_stands_in_place_of_a_value(repo, written, error):
     ["", "No devices were found", "<nvidia_smi_log>", "</nvidia_smi_log><nvidia_smi_log>", "<a/>"],
 )
 def test_what_is_no_such_xml(text):
-    assert xml.root(text) is None
+    assert table.root(text) is None
 
 
 def test_a_warning_around_the_xml_does_no_harm(repo):
     text = (repo / "tests/data/fakegpu/smi/v100-sxm2-32gb.580.xml").read_text()
     warned = f"WARNING: infoROM is corrupted at gpu 0000:1A:00.0\n{text}\nbye"
-    assert xml.root(warned).findtext("driver_version") == "580.95.05"
+    assert table.root(warned).findtext("driver_version") == "580.95.05"
 
 
 @pytest.mark.parametrize("name", ["dgx-2", "v100-pcie-32gb-x2", "ecc-dbe-vol", "gpu-reset"])
@@ -145,7 +145,7 @@ def test_a_fake_host_s_nvidia_smi_says_what_its_nvml_says(fakesmi, name):
     import snapshots
 
     fake = snapshots.load(name)
-    facts = xml.facts_of(xml.root(fakesmi.to_xml(fake.nvml)))
+    facts = table.facts_of(table.root(fakesmi.to_xml(fake.nvml)))
     for said, expected in zip(msgspec.to_builtins(facts)["gpus"], fake.nvml["gpus"], strict=True):
         for group in ("pci", "pcie", "ecc", "power", "temperature", "clocks", "clocks_max"):
             expected[group] = {

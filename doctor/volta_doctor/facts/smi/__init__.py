@@ -1,6 +1,6 @@
 """The `smi` section: how `nvidia-smi -q -x` ends, and the few fields that NVML does not have.
 
-All else in its XML (xml.py) is for the `nvml` section, where NVML cannot be asked.
+All else in its XML (table.py) is for the `nvml` section, where NVML cannot be asked.
 """
 
 import re
@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 import msgspec
 
 from volta_doctor.facts.nvml import NvmlFacts
-from volta_doctor.facts.smi import xml
+from volta_doctor.facts.smi import table
 from volta_doctor.probe import Probe
 
 LIMIT_S = 10.0
@@ -62,7 +62,7 @@ def ask(probe: Probe) -> Answer:
     if path is None:
         return Answer(SmiFacts(), None)
     done = probe.run(*COMMAND, limit=LIMIT_S)
-    log = xml.root(done.stdout)
+    log = table.root(done.stdout)
     said = "" if log is not None else re.sub(r"\s+", " ", f"{done.stdout} {done.stderr}").strip()
     facts = SmiFacts(
         path=path,
@@ -71,7 +71,7 @@ def ask(probe: Probe) -> Answer:
         output=said[:_KEPT_OUTPUT],
         gpus=[smi_gpu(gpu) for gpu in log.iter("gpu")] if log is not None else [],
     )
-    return Answer(facts, xml.facts_of(log) if log is not None else None)
+    return Answer(facts, table.facts_of(log) if log is not None else None)
 
 
 def smi_gpu(gpu: ElementTree.Element) -> SmiGpu:
