@@ -21,6 +21,28 @@ class Driver(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     branches: list[Branch]
 
 
+class NewestGcc(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The newest GCC that an nvcc takes: its major version, by a PEP 440 specifier of CUDA's."""
+
+    cuda: str
+    gcc: int
+
+
+class NewestGccs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What each release of nvcc takes as its host compiler."""
+
+    rows: list[NewestGcc]
+    source: str
+
+
+class BuildJobs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A rule of thumb: memory of one job of a build, and ninja's jobs beyond the CPUs."""
+
+    bytes: int
+    over_cpus: int
+    source: str
+
+
 class Toolkit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """CUDA toolkits: the last version for Volta, and the nvcc versions that emit sm_70."""
 
@@ -28,6 +50,44 @@ class Toolkit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     nvcc_min: str
     nvcc_below: str
     source: str
+    newest_gcc: NewestGccs
+    build_jobs: BuildJobs
+
+    def gcc_for(self, cuda: str) -> int | None:
+        """Return the newest GCC for a CUDA release (12.4), None where that is not known."""
+        from packaging.specifiers import SpecifierSet
+
+        rows = (row for row in self.newest_gcc.rows if SpecifierSet(row.cuda).contains(cuda))
+        return next((row.gcc for row in rows), None)
+
+
+class CudaRelease(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A CUDA release, the PTX ISA of its nvcc, and the first driver branch that reads that."""
+
+    cuda: str
+    ptx: str
+    driver: int
+
+
+class CudaReleases(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The releases that brought a PTX ISA version, oldest first."""
+
+    source: str
+    rows: list[CudaRelease]
+
+
+class CudaMajors(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The least driver branch for the runtime of each CUDA major version."""
+
+    source: str
+    least_driver: dict[int, int]
+
+
+class Gpus(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Compute capabilities by words of cards' names, in small letters."""
+
+    source: str
+    capabilities: dict[str, str]
 
 
 class TorchBuild(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -103,6 +163,9 @@ class Compat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     volta: Volta
     driver: Driver
     toolkit: Toolkit
+    cuda_releases: CudaReleases
+    cuda_majors: CudaMajors
+    gpus: Gpus
     torch_builds: list[TorchBuild]
     torch_by_profile: dict[str, TorchPin]
     cudnn: Cudnn
@@ -117,3 +180,17 @@ class Compat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         tag = f"cu{cuda.replace('.', '')}"
         rows = (row for row in self.torch_builds if tag in row.cuda)
         return next((row for row in rows if SpecifierSet(row.versions).contains(version)), None)
+
+    def reads_ptx(self, isa: str) -> CudaRelease | None:
+        """Return the first release that reads a PTX ISA version (8.7), None for one not known.
+
+        What is older than the table every driver reads that drives Volta.
+        """
+        asked = _numbers(isa)
+        rows = (row for row in self.cuda_releases.rows if _numbers(row.ptx) >= asked)
+        return next(rows, None) if asked else None
+
+
+def _numbers(version: str) -> list[int]:
+    parts = version.split(".")
+    return [int(part) for part in parts] if all(part.isdigit() for part in parts) else []

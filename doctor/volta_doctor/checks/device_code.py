@@ -5,15 +5,9 @@ from collections.abc import Iterable
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
+from volta_doctor.arch import rules
 from volta_doctor.catalog import Row, compat
-from volta_doctor.checks.environments import (
-    archs,
-    few,
-    nothing,
-    runs_from_ptx,
-    torch_tag,
-    volta_arch,
-)
+from volta_doctor.checks.environments import few, nothing, torch_tag, volta_arch
 from volta_doctor.checks.registry import check
 from volta_doctor.facts.model import Facts
 from volta_doctor.facts.python_envs import RELEASE, PythonEnv
@@ -29,7 +23,7 @@ class Sorted(NamedTuple):
     machine_code: list[SharedObject]
     ptx: list[SharedObject]
     unused: dict[str, str]
-    none: list[SharedObject]
+    none: dict[str, str]
     unread: list[str]
 
 
@@ -42,37 +36,45 @@ def ext_arch(facts: Facts, row: Row) -> Iterable[Finding]:
     places |= {name: [] for name in unread}
     for item in found.objects:
         places.setdefault(item.env, []).append(item)
+    driver = facts.modules.data.loaded_version if facts.modules.data else None
     for name, objects in places.items():
-        split = sort(objects, envs.envs, unread.get(name, []))
+        split = sort(objects, envs.envs, unread.get(name, []), driver)
         yield _judge_place(row, name, split)
     if not places:
         yield nothing(row, envs.problem, "No server of this host runs in a Python environment.")
 
 
-def sort(objects: list[SharedObject], envs: list[PythonEnv], unread: list[str]) -> Sorted:
+def sort(
+    objects: list[SharedObject], envs: list[PythonEnv], unread: list[str], driver: str | None
+) -> Sorted:
     """Sort the files of a place; `unread` names what of it was not looked at."""
-    split = Sorted([], [], {}, [], list(unread))
+    split = Sorted([], [], {}, {}, list(unread))
     for item in objects:
-        if volta_arch() in item.code.sass:
+        if not item.code and not item.problem:
+            continue
+        reader = driver if item.ptx_isa else None
+        verdict = rules.judge(item.code, item.ptx_isa, rules.volta(), reader)
+        if verdict.status == "runs":
             split.machine_code.append(item)
-        elif item.problem:
-            split.unread.append(f"{item.path}: {item.problem}")
-        elif runs_from_ptx(item.code):
+        elif item.problem or verdict.status == "not known":
+            split.unread.append(f"{item.path}: {item.problem or verdict.reason}")
+        elif verdict.status == "runs after JIT":
             split.ptx.append(item)
-        elif item.code and (reason := _unused(item, envs)):
+        elif reason := _unused(item, envs):
             split.unused[item.path] = reason
-        elif item.code:
-            split.none.append(item)
+        else:
+            split.none[item.path] = verdict.reason
     return split
 
 
 def _judge_place(row: Row, name: str, split: Sorted) -> Finding:
     volta, bad = volta_arch(), split.none
-    seen = [Evidence(item.path, archs(item.code)) for item in (*bad, *split.ptx)]
+    seen = [Evidence(path, reason) for path, reason in bad.items()]
+    seen += [Evidence(item.path, rules.carries(item.code)) for item in split.ptx]
     seen += [Evidence(path, reason) for path, reason in split.unused.items()]
-    seen = seen or [Evidence(item.path, archs(item.code)) for item in split.machine_code]
+    seen = seen or [Evidence(item.path, rules.carries(item.code)) for item in split.machine_code]
     if bad:
-        files = few([f"{_name(item.path)} ({archs(item.code)})" for item in bad])
+        files = few([f"{_name(path)} ({reason})" for path, reason in bad.items()])
         text = f"Without code that runs on a V100: {files}."
         return row.fail(text, *seen, subject=name, count=len(bad))
     if split.unread:
@@ -129,7 +131,7 @@ def kernel_audit(facts: Facts, row: Row) -> Finding:
         return row.fail(text, seen, subject=env.prefix)
     fitting = [item for item in kernels if interpreter_tag(item.path) in (env.tag, None)]
     item = (fitting or kernels)[0]
-    seen, volta = Evidence(item.path, archs(item.code)), volta_arch()
+    seen, volta = Evidence(item.path, rules.carries(item.code)), volta_arch()
     if not fitting:
         text = (
             f"_kernels is built for {interpreter_tag(item.path)}, and the release runs {env.tag}."
@@ -138,7 +140,7 @@ def kernel_audit(facts: Facts, row: Row) -> Finding:
     if item.problem:
         return row.unknown(f"_kernels cannot be read: {item.problem}.", seen, subject=env.prefix)
     if volta not in item.code.sass:
-        text = f"_kernels has no sm_{volta} code: {archs(item.code)}."
+        text = f"_kernels has no sm_{volta} code: {rules.carries(item.code)}."
         return row.fail(text, seen, subject=env.prefix)
     if others := [f"sm_{arch}" for arch in item.code.sass if arch != volta]:
         text = f"Beside sm_{volta}, _kernels carries {', '.join(others)}, which no V100 runs."

@@ -3,8 +3,7 @@
 from collections.abc import Callable, Iterable
 
 from volta_doctor.catalog import Row, compat
-from volta_doctor.facts.fatbin import DeviceCode, number
-from volta_doctor.facts.model import Facts
+from volta_doctor.facts.model import Facts, Missing
 from volta_doctor.facts.python_envs import PythonEnv
 from volta_doctor.findings import Finding
 
@@ -21,6 +20,16 @@ def each_env(facts: Facts, row: Row, judge: Judge) -> Iterable[Finding]:
             yield judge(env)
     if not found.envs:
         yield nothing(row, found.problem, "No server of this host runs in a Python environment.")
+
+
+def environment_of(facts: Facts, server: str) -> PythonEnv:
+    """Return the environment that a server runs in. Raises Missing where it was not read."""
+    for env in facts.python_envs.need().envs:
+        if server in env.used_by:
+            if env.problem:
+                raise Missing(f"Its Python environment cannot be read: {env.problem}.")
+            return env
+    raise Missing("Its Python environment was not read.")
 
 
 def nothing(row: Row, problem: str, text: str) -> Finding:
@@ -44,14 +53,3 @@ def torch_tag(env: PythonEnv) -> str:
 def volta_arch() -> str:
     """Return Volta's architecture as device code names it: 70."""
     return compat().volta.compute_capability.replace(".", "")
-
-
-def runs_from_ptx(code: DeviceCode) -> bool:
-    """Say whether the driver can compile some PTX of it for Volta: any for no newer GPU."""
-    return any(a.isdigit() and number(a) <= number(volta_arch()) for a in code.ptx)
-
-
-def archs(code: DeviceCode) -> str:
-    """List what a file carries device code for."""
-    found = [f"sm_{arch}" for arch in code.sass] + [f"PTX compute_{arch}" for arch in code.ptx]
-    return ", ".join(found) or "no device code"

@@ -6,8 +6,9 @@ from collections.abc import Iterable, Iterator
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
+from volta_doctor.arch import rules
 from volta_doctor.catalog import Row, compat
-from volta_doctor.checks.environments import archs, each_env, few, runs_from_ptx, volta_arch
+from volta_doctor.checks.environments import each_env, few, volta_arch
 from volta_doctor.checks.registry import check
 from volta_doctor.facts.model import Facts
 from volta_doctor.facts.python_envs import PythonEnv
@@ -38,7 +39,7 @@ def _judge_torch(row: Row, env: PythonEnv) -> Finding:
     code, volta = env.torch_code, volta_arch()
     if code is None:
         return _judge_by_table(row, env, version)
-    seen = Evidence(env.torch_library, archs(code))
+    seen = Evidence(env.torch_library, rules.carries(code))
     pieces, most = code.sass.get(volta, 0), max(code.sass.values(), default=0)
     if code.problem and 2 * pieces < most:
         text = f"The device code of torch {env.torch} is not known in full: {env.torch_problem}."
@@ -49,10 +50,11 @@ def _judge_torch(row: Row, env: PythonEnv) -> Finding:
     if pieces:
         text = f"torch {env.torch} has sm_{volta} code in {pieces} pieces of {most} only."
         return row.fail(text, version, seen, subject=env.prefix)
-    if runs_from_ptx(code):
+    if rules.judge(code, {}, rules.volta(), None).status == "runs after JIT":
         text = f"torch {env.torch} has only PTX for this GPU: its first run compiles it."
         return row.info(text, version, seen, subject=env.prefix)
-    text = f"torch {env.torch} for CUDA {env.torch_cuda} has no sm_{volta} code: {archs(code)}."
+    carries = rules.carries(code)
+    text = f"torch {env.torch} for CUDA {env.torch_cuda} has no sm_{volta} code: {carries}."
     return row.fail(text, version, seen, subject=env.prefix)
 
 

@@ -25,12 +25,14 @@ class SharedObject(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
     `env` is the prefix of its environment, or the directory of its cache. `tag` is that of its
     name where it is for another Python (cp312) and no brother of it is for this one. `runtime` is
-    the CUDA runtime that it links. `problem` says what of it could not be read.
+    the CUDA runtime that it links. `ptx_isa` has the ISA version (8.7) of its PTX by architecture,
+    where it is known. `problem` says what of it could not be read.
     """
 
     path: str
     env: str
     code: DeviceCode
+    ptx_isa: dict[str, str] = {}
     runtime: str | None = None
     tag: str | None = None
     problem: str = ""
