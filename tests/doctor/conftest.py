@@ -112,6 +112,22 @@ def merge(target: Any, change: Any) -> Any:
     return result
 
 
+TOLD = pytest.StashKey[list[str]]()
+
+
+@pytest.fixture
+def tell(request: pytest.FixtureRequest) -> Callable[[str], None]:
+    """Have a line written at the end of the run, whether tests pass or fail."""
+    return request.config.stash.setdefault(TOLD, []).append
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    for line in config.stash.get(TOLD, []):
+        terminalreporter.write_line(line)
+
+
 @pytest.fixture
 def host(tmp_path: Path) -> Callable[..., FakeProbe]:
     def make(**parts: Any) -> FakeProbe:

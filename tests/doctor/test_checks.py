@@ -1,6 +1,7 @@
 """Every check by its table of cases: tests/data/doctor/checks/<id>.yaml."""
 
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -15,8 +16,11 @@ from volta_doctor.judge import examine, sections_of
 from volta_doctor.profile import detect
 
 CASES = Path(__file__).parents[1] / "data/doctor/checks"
+# What each check must be seen to do, each in a snapshot at least.
+SHOWS = {"pass": {"ok"}, "find something": {"fail", "warn", "info"}, "not tell": {"unknown"}}
 
 
+@cache
 def cases(check_id: str) -> list[dict]:
     """A case: changed facts, and the status of each finding (one alone needs no list).
 
@@ -50,10 +54,25 @@ def test_case(check_id, case, snapshot_with):
 
 @pytest.mark.parametrize("check_id", CHECKS)
 def test_every_level_of_the_rule_has_a_case(check_id):
-    seen = {
-        s for c in cases(check_id) for s in (c["is"] if isinstance(c["is"], list) else [c["is"]])
-    }
+    seen = {status for case in cases(check_id) for status in case["is"]}
     assert seen >= {*checks()[check_id].rule, "unknown"}
+
+
+def test_every_check_has_snapshots_that_show_what_it_does(tell):
+    """Counted, and told at the end of the run."""
+    assert CHECKS.keys() == checks().keys()
+    lacking, told = [], []
+    for what, statuses in SHOWS.items():
+        shown = {i: sum(bool(statuses & {*case["is"]}) for case in cases(i)) for i in CHECKS}
+        lacking += [
+            f"{check_id} has none in which it can {what}"
+            for check_id in CHECKS
+            if not shown[check_id]
+        ]
+        told.append(f"{sum(map(bool, shown.values()))} {what} in {sum(shown.values())}")
+    total = sum(len(cases(check_id)) for check_id in CHECKS)
+    tell(f"doctor: {len(CHECKS)} checks, {total} snapshots: {', '.join(told)}")
+    assert lacking == []
 
 
 @pytest.mark.parametrize("check_id", CHECKS)
