@@ -4,27 +4,32 @@ NVIDIA publishes no description. The layout is what nvcc 11.8, 12.8 and 13.0 wri
 what cuobjdump lists: a section is a row of regions, each with a header {u32 magic, u16 version,
 u16 header bytes, u64 bytes that follow} and a row of entries {u16 kind, u16 version, u32 header
 bytes, u64 payload bytes, u32 compressed bytes, u32, u16 minor, u16 major, u32 arch, u32, u32,
-u64 flags}. Payloads are skipped, so that compression does not matter.
+u64 flags}. Payloads are skipped, so that compression does not matter. The version of a piece of
+PTX is that of its ISA.
 """
 
 import struct
 from collections.abc import Iterator
-from typing import BinaryIO
+from typing import NamedTuple
 
 import msgspec
 
-from volta_doctor.facts.elf import NotRead, Section, read_at
+from volta_doctor.facts.elf import NotRead, Readable, Section, read_at
 
 # __nv_relfatbin holds relocatable device code, before and after its link.
 SECTIONS = (".nv_fatbin", "__nv_relfatbin")
+MAGIC = b"\x50\xed\x55\xba"
+_REGISTERED = ".nvFatBinSegment"  # one pointer for each region, filled in by the loader
 
-_MAGIC = b"\x50\xed\x55\xba"
 _REGION = struct.Struct("<IHHQ")
 _ENTRY = struct.Struct("<HHIQIIHHIIIQ")
-_PTX, _SASS = 1, (2, 16)  # 8 is code for link-time optimisation, which no driver runs
+_PTX, _SASS = 1, (2, 16)
+_NOT_RUN = 8  # code for link-time optimisation, which no driver runs
 _SUFFIXES = ((1 << 20, "a"), (1 << 21, "f"))  # code for one chip, or for one family
+_HIGHEST = 9999
 _PIECES = 1 << 18  # in one file; libtorch_cuda.so of 2.10.0 has 3,258
 _SECTIONS_READ = 16
+_PADDING_BYTES = 1 << 20  # in one section; a linker aligns to 64 KiB at most
 _CHUNK_BYTES = 4096
 
 
@@ -42,22 +47,53 @@ class DeviceCode(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return bool(self.sass or self.ptx or self.problem)
 
 
-def device_code(file: BinaryIO, found: list[Section]) -> DeviceCode:
+class Piece(NamedTuple):
+    """One entry of a fat binary; its payload takes `size` bytes at `offset`."""
+
+    kind: int
+    arch: str
+    version: tuple[int, int]
+    offset: int
+    size: int
+
+
+class Survey(NamedTuple):
+    """The device code of a file, the newest ISA of its PTX by architecture, its first SASS."""
+
+    code: DeviceCode
+    ptx_isa: dict[str, str]
+    first_sass: Piece | None
+
+
+def device_code(file: Readable, found: list[Section]) -> DeviceCode:
     """Return the device code in the given sections of an ELF file."""
+    return survey(file, found).code
+
+
+def survey(file: Readable, found: list[Section]) -> Survey:
+    """Return what is to be known of the device code in the given sections; it never raises."""
     sass: dict[str, int] = {}
     ptx: dict[str, int] = {}
-    problem = ""
+    isa: dict[str, tuple[int, int]] = {}
+    first, problem, unknown = None, "", set[int]()
     try:
-        for seen, (kind, arch) in enumerate(_pieces(file, found)):
+        for seen, piece in enumerate(_pieces(file, found)):
             if seen == _PIECES:
                 raise NotRead(f"has more than {_PIECES} pieces of device code")
-            if kind in _SASS:
-                sass[arch] = sass.get(arch, 0) + 1
-            elif kind == _PTX:
-                ptx[arch] = ptx.get(arch, 0) + 1
+            if piece.kind in _SASS:
+                sass[piece.arch] = sass.get(piece.arch, 0) + 1
+                first = first or piece
+            elif piece.kind == _PTX:
+                ptx[piece.arch] = ptx.get(piece.arch, 0) + 1
+                isa[piece.arch] = max(piece.version, isa.get(piece.arch, (0, 0)))
+            elif piece.kind != _NOT_RUN:
+                unknown.add(piece.kind)
     except NotRead as reason:
         problem = str(reason)
-    return DeviceCode(sass=_sorted(sass), ptx=_sorted(ptx), problem=problem)
+    if unknown and not problem:
+        problem = f"has device code of a kind that is not known here ({min(unknown)})"
+    code = DeviceCode(sass=_sorted(sass), ptx=_sorted(ptx), problem=problem)
+    return Survey(code, {arch: f"{isa[arch][0]}.{isa[arch][1]}" for arch in code.ptx}, first)
 
 
 def number(arch: str) -> int:
@@ -69,14 +105,18 @@ def _sorted(counts: dict[str, int]) -> dict[str, int]:
     return {arch: counts[arch] for arch in sorted(counts, key=lambda a: (number(a), a))}
 
 
-def _pieces(file: BinaryIO, found: list[Section]) -> Iterator[tuple[int, str]]:
-    """Yield kind and architecture of every piece of device code."""
-    for section in [section for section in found if section.name in SECTIONS][:_SECTIONS_READ]:
+def _pieces(file: Readable, found: list[Section]) -> Iterator[Piece]:
+    sections = [section for section in found if section.name in SECTIONS]
+    if not sections and any(section.name == _REGISTERED and section.size for section in found):
+        raise NotRead("registers device code outside of the sections that hold it by custom")
+    for section in sections[:_SECTIONS_READ]:
         position, end = section.offset, section.offset + section.size
+        padding = _PADDING_BYTES
         for _ in range(_PIECES):
-            start = _next_region(file, position, end)
+            start = _next_region(file, position, end, padding)
             if start is None:
                 break
+            padding -= start - position
             _, _, header_bytes, size = _REGION.unpack(read_at(file, start, _REGION.size))
             position = start + header_bytes + size
             if header_bytes < _REGION.size or position > end:
@@ -86,24 +126,29 @@ def _pieces(file: BinaryIO, found: list[Section]) -> Iterator[tuple[int, str]]:
             raise NotRead(f"has more than {_PIECES} fat binaries")
 
 
-def _next_region(file: BinaryIO, position: int, end: int) -> int | None:
+def _next_region(file: Readable, position: int, end: int, padding_left: int) -> int | None:
     """Return where the next region starts, None where only padding is left."""
     while end - position >= _REGION.size:
+        if padding_left < 0:
+            raise NotRead(f"has nothing but zeros before {position}")
         chunk = read_at(file, position, min(_CHUNK_BYTES, end - position))
-        if chunk.startswith(_MAGIC):
+        if chunk.startswith(MAGIC):
             return position
         padding = len(chunk) - len(chunk.lstrip(b"\0"))
         if not padding:
             raise NotRead(f"holds something else than fat binaries at {position}")
         position += padding
+        padding_left -= padding
     return None
 
 
-def _entries(file: BinaryIO, position: int, end: int) -> Iterator[tuple[int, str]]:
+def _entries(file: Readable, position: int, end: int) -> Iterator[Piece]:
     while position + _ENTRY.size <= end:
         entry = _ENTRY.unpack(read_at(file, position, _ENTRY.size))
-        kind, header_bytes, size, arch, flags = entry[0], entry[2], entry[3], entry[8], entry[11]
-        if header_bytes < _ENTRY.size or position + header_bytes + size > end or arch > 9999:
+        kind, _, header_bytes, size, _, _, minor, major, number, _, _, flags = entry
+        start = position + header_bytes
+        if header_bytes < _ENTRY.size or start + size > end or number > _HIGHEST:
             raise NotRead(f"has device code at {position} that its fat binary does not hold")
-        yield kind, f"{arch}{''.join(suffix for bit, suffix in _SUFFIXES if flags & bit)}"
-        position += header_bytes + size
+        arch = f"{number}{''.join(suffix for bit, suffix in _SUFFIXES if flags & bit)}"
+        yield Piece(kind, arch, (major, minor), start, size)
+        position = start + size
