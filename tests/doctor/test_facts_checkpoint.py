@@ -204,7 +204,7 @@ def test_one_model_for_each_server_that_was_told_one(host, monkeypatch):
     servers = [
         server("a", "/m", model_dir="/m"),
         server("b", "org/name"),
-        server("c", "org/name", files_problem="/root: Permission denied: run again with sudo"),
+        server("c", "org/name", model_problem="/root: Permission denied: run again with sudo"),
         server("d", "/g/a.gguf"),
         server("e", None),
     ]

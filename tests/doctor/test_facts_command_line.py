@@ -2,7 +2,12 @@
 
 import pytest
 
-from volta_doctor.facts.serve.command_line import allowed, options, without_secrets
+from volta_doctor.facts.serve.command_line import (
+    allowed,
+    hidden,
+    options,
+    without_secrets,
+)
 from volta_doctor.facts.serve.engines import ENGINES, Flags, read_flags, recognise
 
 
@@ -16,7 +21,14 @@ from volta_doctor.facts.serve.engines import ENGINES, Flags, read_flags, recogni
         ("vllm serve m --hf-token hf_x", "vllm serve m --hf-token ***"),
         ("env HF_TOKEN=hf_x vllm serve m", "env HF_TOKEN=*** vllm serve m"),
         ("x --otlp-traces-endpoint http://u:p@h:1/v", "x --otlp-traces-endpoint http://***@h:1/v"),
+        ("llama-server -m m.gguf -hft s3cret", "llama-server -m m.gguf -hft ***"),
+        ("x --otlp http://h/?api_key=s3cret&a=1", "x --otlp http://h/?api_key=***&a=1"),
+        ("x --url s3://key:s3/cret@h", "x --url s3://***@h"),
+        ("vllm serve m s3cret --pass=s3cret", "vllm serve m s3cret --pass=***"),
+        ("x hf_aBcDeFgHiJkLmNoPqRsTuV", "x ***"),
+        ("x org/hf_quantized-model-with-a-long-name", "x org/hf_quantized-model-with-a-long-name"),
         ("x --max-num-batched-tokens 8", "x --max-num-batched-tokens 8"),
+        ("x --max-total-tokens=8 --key-seq=1", "x --max-total-tokens=8 --key-seq=***"),
         ("x --tokenizer org/t --skip-tokenizer-init", "x --tokenizer org/t --skip-tokenizer-init"),
     ],
 )
@@ -29,12 +41,30 @@ def test_secrets_in_json_are_hidden():
     assert word == '{"role": "a", "auth_token": "***"}'
 
 
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("{'password': 's3 cret', 'x': 1}", "{'password': '***', 'x': 1}"),
+        ('{"api_keys": ["s3cret", "b"]}', '{"api_keys": ***}'),
+        ('{"tokenizer": "org/t", "max_tokens": 8}', '{"tokenizer": "org/t", "max_tokens": 8}'),
+        ("Authorization: Bearer s3cret", "Authorization: ***"),
+        ("x Bearer s3cret", "x Bearer ***"),
+        ("https://h/o?X-Amz-Signature=s3cret&x=1", "https://h/o?X-Amz-Signature=***&x=1"),
+        ("https://u:p@ss@h/v?x=a@b", "https://***@h/v?x=a@b"),
+    ],
+)
+def test_secrets_inside_a_word_are_hidden(text, shown):
+    assert hidden(text) == shown
+
+
 def test_the_environment_is_an_allowlist_without_secrets():
     env = {
         "CUDA_VISIBLE_DEVICES": "0",
         "VLLM_API_KEY": "s3cret",
         "VOLTA_SERVE_API_KEY": "s3cret",
         "NVIDIA_TOKEN": "s3cret",
+        "VLLM_PAT": "s3cret",
+        "VLLM_S3_CRED": "s3cret",
         "VLLM_USAGE_STATS_SERVER": "http://u:s3cret@h/",
         "HOME": "/root",
         "MAIL": "/var/mail/root",

@@ -16,7 +16,7 @@ STAT = {"/proc/sys/kernel/pid_max": "32768\n"}
         ("0::/system.slice/docker.service/payload\n", Cgroup(unit="docker.service")),
         (
             "0::/user.slice/user-1000.slice/user@1000.service/app.slice/volta-serve.service\n",
-            Cgroup(unit="volta-serve.service"),
+            Cgroup(unit="volta-serve.service", manager=1000),
         ),
         ("0::/user.slice/user-1000.slice/user@1000.service/app.slice/vte-1.scope\n", Cgroup()),
         ("0::/user.slice/user-0.slice/session-3.scope\n", Cgroup()),

@@ -6,6 +6,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
 from volta_doctor.catalog import Row
+from volta_doctor.checks.environments import environment_of
 from volta_doctor.checks.registry import check
 from volta_doctor.checks.servers import environment, on_volta, per_server, told, with_variable
 from volta_doctor.facts.model import Facts, Missing
@@ -37,8 +38,8 @@ def attention_library(facts: Facts, row: Row) -> Iterator[Finding]:
     def judge(server: Server) -> Finding:
         flags, name = server.flags, server.name
         if server.prefix is None:
-            if server.files_problem:
-                raise Missing(f"Its Python environment cannot be seen: {server.files_problem}.")
+            if server.python_problem:
+                raise Missing(f"Its Python environment is not known: {server.python_problem}.")
             return row.skip("It is no Python program.", subject=name)
         if not on_volta(facts, server):
             return row.skip("It uses no Volta card.", subject=name)
@@ -49,7 +50,7 @@ def attention_library(facts: Facts, row: Row) -> Iterator[Finding]:
         if backend == "XFORMERS" and (flags.dtype or "").lower() in ("bfloat16", "bf16"):
             text = "xFormers is to compute in bfloat16, which it does on A100 and newer only."
             return row.fail(text, told(server), _backend(server), subject=name)
-        env = _environment(facts, server.prefix)
+        env = environment_of(facts, server.name)
         if server.engine == "1cat-vllm" and backend in ("", "FLASH_ATTN_V100"):
             version = _version(env, "1cat-vllm")
             if version is None:
@@ -72,13 +73,6 @@ def attention_library(facts: Facts, row: Row) -> Iterator[Finding]:
         return row.ok(f"Nothing needs a newer GPU: {shown}.", subject=name)
 
     return per_server(facts, row, judge)
-
-
-def _environment(facts: Facts, prefix: str) -> PythonEnv:
-    for env in facts.python_envs.need().envs:
-        if env.prefix == prefix:
-            return env
-    raise Missing(f"The packages of {prefix} were not read.")
 
 
 def _backend(server: Server) -> Evidence:

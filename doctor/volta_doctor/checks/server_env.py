@@ -78,8 +78,8 @@ def nccl_env(facts: Facts, row: Row) -> Iterator[Finding]:
             from_env = [name for name in off if name in environment(server)]
             steps = without_variables(server, row.id, from_env) if from_env == off else []
             return row.warn(text, *seen, subject=server.name, steps=steps)
-        if server.files_problem:
-            return row.unknown(f"{server.files_problem}.", subject=server.name)
+        if server.nccl_problem:
+            return row.unknown(f"{server.nccl_problem}.", subject=server.name)
         if server.nccl_files:
             shown = " ".join(f"{name}={value}" for name, value in server.nccl_conf.items())
             seen = [Evidence(path, shown or "no variable") for path in server.nccl_files]

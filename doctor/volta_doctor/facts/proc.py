@@ -6,6 +6,11 @@ from typing import NamedTuple
 from volta_doctor.probe import CannotLook, Probe
 
 _SAMPLES = 40
+# A whole system in a container: LXC (Proxmox, Incus) and systemd-nspawn, registered or as a unit.
+_MACHINE = re.compile(
+    r"/lxc(?:\.payload)?[./]([^/]+)"
+    r"|/machine\.slice/(?:systemd-nspawn@([^/]+)\.service|machine-([^/]+)\.scope)/payload"
+)
 
 
 class Process(NamedTuple):
@@ -18,10 +23,14 @@ class Process(NamedTuple):
 
 
 class Cgroup(NamedTuple):
-    """Where a process belongs: the systemd service, or the id of its container."""
+    """Where a process belongs: the systemd service, or the container by its id or name.
+
+    `manager` is the id of the user whose manager runs the service, None for the system's.
+    """
 
     unit: str | None = None
     container: str | None = None
+    manager: int | None = None
 
 
 def parse_stat(text: str) -> Process | None:
@@ -38,10 +47,13 @@ def parse_cgroup(text: str) -> Cgroup:
         path = paths.get("name=systemd", "/")
     if container := re.search(r"[0-9a-f]{64}", path):
         return Cgroup(container=container[0][:12])
+    if machine := _MACHINE.match(path):
+        return Cgroup(container=next(filter(None, machine.groups())))
     # A session's scope lies below user@1000.service, which is not the service of what runs there.
     owners = re.findall(r"[^/]+\.(?:service|scope)(?=/|$)", path)
     unit = owners[-1] if owners and owners[-1].endswith(".service") else None
-    return Cgroup(unit=unit)
+    user = re.search(r"/user@(\d+)\.service/", path)
+    return Cgroup(unit=unit, manager=int(user[1]) if user and unit else None)
 
 
 def state_of(probe: Probe, pid: int) -> str | None:

@@ -123,12 +123,19 @@ def _drop_ins(probe: Probe, directories: list[str], name: str) -> list[str]:
 def read_unit(
     probe: Probe, directories: list[str], name: str, account: Account | None = None
 ) -> UnitFile | None:
-    """Read one service; None where there is no such file, it is masked or it may not be read."""
+    """Read one service; None where there is no such file, it is masked or it may not be read.
+
+    An alias, a link to a service of another name, is that service.
+    """
     settings: dict[tuple[str, str], list[str]] = {}
     try:
         path = _first(probe, directories, name)
-        if path is None or probe.link(path) == "/dev/null":
+        target = probe.link(path) if path else None
+        if path is None or target == "/dev/null":
             return None
+        real = (target or path).rsplit("/", 1)[-1]
+        if target and real not in (name, path.rsplit("/", 1)[-1]):
+            return read_unit(probe, directories, real, account)
         drop_ins = _drop_ins(probe, directories, name)
         for file in (path, *drop_ins):
             parse_into(settings, probe.text(file))
@@ -152,7 +159,7 @@ def read_units(probe: Probe) -> list[UnitFile]:
         for directories, account in scopes
         for name in _names(probe, directories)
     ]
-    return [unit for unit in units if unit]
+    return list({(unit.name, unit.account): unit for unit in units if unit}.values())
 
 
 def expand(unit: UnitFile, text: str) -> str:

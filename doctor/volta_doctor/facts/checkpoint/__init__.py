@@ -195,7 +195,7 @@ def read_model(probe: Probe, server: Server) -> CheckpointFacts:
         path = model
     if path is None:
         nowhere = f"{model} is no directory here, and not in the cache of Hugging Face's hub"
-        return CheckpointFacts(server=server.name, problem=server.files_problem or nowhere)
+        return CheckpointFacts(server=server.name, problem=server.model_problem or nowhere)
     try:
         return CheckpointFacts(server=server.name, path=path, **read_directory(probe, path))
     except CannotLook as reason:

@@ -36,11 +36,11 @@ _RODATA_BYTES = 1 << 24
 class PythonEnv(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One environment: a venv, a conda environment or a system's Python.
 
-    `prefix` names it. `tag` is what its compiled modules are tagged with (cp311). `used_by` names
-    the servers that run in it. `sites` are the directories that it imports from. `cudnn` is a
-    version, or a part of one, found in `cudnn_source`. `runtimes` are the CUDA runtimes that its
-    wheels bring along. `glibc` is the C library's release. `problem` says why nothing more is
-    known of it.
+    `prefix` names it, or the server where that is not known. `tag` is what its compiled modules
+    are tagged with (cp311). `used_by` names the servers that run in it. `sites` are the directories
+    that it imports from. `cudnn` is a version, or a part of one, found in `cudnn_source`.
+    `runtimes` are the CUDA runtimes that its wheels bring along. `glibc` is the C library's
+    release. `problem` says why nothing more is known of it.
 
     `torch` is a version, None where there is none; `torch_cuda` is None in a CPU build.
     `torch_time` is when it was installed, in seconds since the epoch. `torch_code` is the device
@@ -99,6 +99,11 @@ def find(probe: Probe) -> PythonEnvsFacts:
         used_by = [RELEASE] * (prefix == release) + [s.name for s in users.get(place, [])]
         known = reason if prefix == release else ""
         envs.append(read_env(probe, prefix, users.get(place, []), used_by, known))
+    envs += [
+        PythonEnv(prefix=s.name, used_by=[s.name], distributions=[], problem=s.python_problem)
+        for s in servers
+        if s.python_problem
+    ]
     searches = [search(probe, server.name, server.env, root_of(server)) for server in servers]
     return PythonEnvsFacts(
         envs=envs, searches=searches or [search(probe, SHELL, probe.env)], problem=problem

@@ -6,16 +6,26 @@ whatever the engine calls them.
 """
 
 import posixpath
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeVar
 
 import msgspec
 
 from volta_doctor.facts import proc
 from volta_doctor.facts.serve import interpreter, model_files, nccl_conf
-from volta_doctor.facts.serve.command_line import allowed, members, options, without_secrets
+from volta_doctor.facts.serve.command_line import (
+    allowed,
+    hidden,
+    members,
+    options,
+    without_secrets,
+)
 from volta_doctor.facts.serve.engines import Flags, read_flags
 from volta_doctor.facts.serve.sources import Launch, from_processes, from_release, from_units
 from volta_doctor.probe import CannotLook, Probe
 from volta_doctor.words import several
+
+T = TypeVar("T")
 
 
 class Server(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -26,10 +36,11 @@ class Server(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     that starts it, or /proc/PID. `pids` are its processes, none while it is down. `argv` and `env`
     are free of secrets; `env` is None, for `env_problem`, where this user may not see it.
     `flags_problem` says which flags could not be read. `python` is its interpreter and `prefix`
-    that one's environment, None for a server that is no Python program. `home` is where its user's
-    caches lie. `nccl_files` are the nccl.conf files in effect and `nccl_conf` the NCCL variables in
-    them. `files_problem` is why these, interpreter or model could not be looked for. The paths of
-    a server in a container begin with /proc/PID/root.
+    that one's environment, None for a server that is no Python program and, for `python_problem`,
+    where they were not found. `home` is where its user's caches lie. `model_dir` is None without
+    such a directory, or for `model_problem`. `nccl_files` are the nccl.conf files in effect and
+    `nccl_conf` the NCCL variables in them, none for `nccl_problem`. The paths of a server in a
+    container begin with /proc/PID/root.
     """
 
     name: str
@@ -47,10 +58,12 @@ class Server(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     home: str | None = None
     python: str | None = None
     prefix: str | None = None
+    python_problem: str = ""
     model_dir: str | None = None
+    model_problem: str = ""
     nccl_files: list[str] = []
     nccl_conf: dict[str, str] = {}
-    files_problem: str = ""
+    nccl_problem: str = ""
 
 
 class ServeFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -71,20 +84,30 @@ def find(probe: Probe) -> ServeFacts:
     even where its unit is gone.
     """
     running, hidden = from_processes(probe)
-    release = from_release(probe)
-    launches = {launch.name: launch for launch in ([release] if release else [])}
-    # Of two units with one name the system's comes first.
-    launches |= {launch.name: launch for launch in reversed(from_units(probe))}
+    release, units = from_release(probe), from_units(probe)
+    prepared = {(launch.name, launch.manager): launch for launch in units}
+    if release and not any(launch.name == release.name for launch in units):
+        prepared[release.name, None] = release
+    launches = dict(prepared)
     for launch in running:
-        name = launch.name
+        key = (launch.name, launch.manager)
         if release and release.unit is None and release.command.words[0] in launch.command.words:
-            name = release.name  # supervisord is one unit, whatever it runs
-        launches[name] = _joined(probe, launch, launches[name]) if name in launches else launch
+            key = (release.name, None)  # supervisord is one unit, whatever it runs
+        launches[key] = _joined(probe, launch, prepared[key]) if key in prepared else launch
     return ServeFacts(
-        servers=[_server(probe, launch) for launch in launches.values()],
+        servers=[_server(probe, launch) for launch in _distinct(launches.values())],
         hidden=hidden,
         problem=_blind_spot(probe, hidden),
     )
+
+
+def _distinct(launches: Iterable[Launch]) -> Iterator[Launch]:
+    """Give each a name of its own: users may have units of one name, as the system may."""
+    every = list(launches)
+    names = [launch.name for launch in every]
+    for launch in every:
+        shared = launch.manager and names.count(launch.name) > 1
+        yield launch._replace(name=f"{launch.name} of {launch.manager}") if shared else launch
 
 
 def collect(probe: Probe) -> ServeFacts:
@@ -107,8 +130,8 @@ def _joined(probe: Probe, running: Launch, prepared: Launch) -> Launch:
     pids = set(running.pids)
     if running.unit and running.unit == prepared.unit:
         # What it started and lost is no descendant, but still in its control group.
-        processes = probe.once(proc.table)
-        pids |= {pid for pid in processes if proc.cgroup_of(probe, pid).unit == running.unit}
+        group = proc.cgroup_of(probe, running.pids[0])
+        pids |= {pid for pid in probe.once(proc.table) if proc.cgroup_of(probe, pid) == group}
     seen = running.env is not None
     return running._replace(
         name=prepared.name,
@@ -125,29 +148,30 @@ def _server(probe: Probe, launch: Launch) -> Server:
     env = launch.env or {}
     config, config_problem = _configuration(probe, launch)
     flags, wrong = read_flags(launch.engine, launch.words, env, config)
-    problems = [config_problem, wrong]
-    python = prefix = model_dir = None
-    nccl_files: list[str] = []
-    nccl_variables: dict[str, str] = {}
-    files_problem = ""
     engine = launch.engine.name
-    try:
-        python, prefix = interpreter.find(probe, launch.command, env, launch.exe, launch.root)
-        if engine == "vllm" and prefix and _is_fork(probe, prefix):
-            engine = "1cat-vllm"
-        if flags.model:
-            places = (env, launch.home, launch.directory, launch.root)
-            model_dir = model_files.find(probe, flags.model, flags.revision, *places)
-        nccl_files, nccl_variables = nccl_conf.find(probe, env, launch.home, launch.root)
-    except CannotLook as reason:
-        files_problem = f"{reason}: run again with sudo"
+    no_python: tuple[str | None, str | None] = (None, None)
+    (python, prefix), python_problem = _or_why(
+        lambda: interpreter.find(probe, launch.command, env, launch.exe, launch.root), no_python
+    )
+    if prefix is None and launch.engine.python and not python_problem:
+        python_problem = f"no Python of {launch.command.words[0]} was found"
+    if engine == "vllm" and prefix and _or_why(lambda: _is_fork(probe, prefix), False)[0]:
+        engine = "1cat-vllm"
+    model, places = flags.model, (env, launch.home, launch.directory, launch.root)
+    model_dir, model_problem = _or_why(
+        lambda: model_files.find(probe, model, flags.revision, *places) if model else None, None
+    )
+    no_files: tuple[list[str], dict[str, str]] = ([], {})
+    (nccl_files, nccl_variables), nccl_problem = _or_why(
+        lambda: nccl_conf.find(probe, env, launch.home, launch.root), no_files
+    )
     return Server(
         name=launch.name,
         engine=engine,
         source=launch.source,
         argv=without_secrets(launch.command.words),
-        flags=flags,
-        flags_problem="; ".join(filter(None, problems)),
+        flags=msgspec.structs.replace(flags, model=hidden(model) if model else None),
+        flags_problem="; ".join(filter(None, [config_problem, wrong])),
         unit=launch.unit,
         container=launch.container,
         pids=list(launch.pids),
@@ -157,11 +181,21 @@ def _server(probe: Probe, launch: Launch) -> Server:
         home=launch.root + launch.home if launch.home else None,
         python=python,
         prefix=prefix,
+        python_problem=python_problem,
         model_dir=model_dir,
+        model_problem=model_problem,
         nccl_files=nccl_files,
         nccl_conf=allowed(nccl_variables),
-        files_problem=files_problem,
+        nccl_problem=nccl_problem,
     )
+
+
+def _or_why(look: Callable[[], T], otherwise: T) -> tuple[T, str]:
+    """Return what is found; what stands for nothing and the reason, where it cannot be looked."""
+    try:
+        return look(), ""
+    except CannotLook as reason:
+        return otherwise, f"{reason}: run again with sudo"
 
 
 def _configuration(probe: Probe, launch: Launch) -> tuple[dict[str, str], str]:
@@ -174,13 +208,16 @@ def _configuration(probe: Probe, launch: Launch) -> tuple[dict[str, str], str]:
     path = launch.root + posixpath.join(launch.directory or "/", path)
     try:
         content = yaml.safe_load(probe.text(path))
+        if not isinstance(content, dict):
+            return {}, f"{path}: no mapping of options"
+        return members("", content), ""
     except CannotLook as reason:
         return {}, str(reason)
-    except yaml.YAMLError as error:
-        return {}, f"{path}: {error}"
-    if not isinstance(content, dict):
-        return {}, f"{path}: no mapping of options"
-    return members("", content), ""
+    except RecursionError:
+        return {}, f"{path}: nested too deep"
+    except yaml.YAMLError as error:  # its text quotes the file, where a key may stand
+        mark = getattr(error, "problem_mark", None)
+        return {}, f"{path}: no sound YAML" + (f", line {mark.line + 1}" if mark else "")
 
 
 def _is_fork(probe: Probe, prefix: str) -> bool:

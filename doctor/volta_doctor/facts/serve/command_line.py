@@ -13,20 +13,36 @@ _WRAPPERS = re.compile(
 )
 _SHELLS = re.compile(r"sh|bash|dash|zsh|ash|ksh")
 _PYTHON = re.compile(r"(?:.*/)?(?:python|pypy)[\d.]*")
-_SECRET = re.compile(r"key|token|secret|password|passwd|credential|auth", re.IGNORECASE)
+_SECRET = re.compile(
+    r"key|token|secret|passw|passphrase|pwd|cred|auth|signature|(?:^|_)pat$", re.IGNORECASE
+)
 # In option names only whole words count: --max-total-tokens is no secret.
 _SECRET_OPTION = re.compile(
-    r"(?:^|[-_.])(?:keys?|api_?keys?|token|secret|pass|password|passwd|credentials?|auth)(?=$|[-_.])",
+    r"(?:^|[-_.])(?:keys?|api_?keys?|token|hft|secret|pass|password|passwd|passphrase|pat"
+    r"|credentials?|auth)(?=$|[-_.])",
     re.IGNORECASE,
+)
+# Within a word: what a telling name is given (in JSON, a URL's query, an HTTP header), and what
+# looks like a token of Hugging Face, OpenAI, GitHub, GitLab, NVIDIA or Amazon, or like a JWT.
+_NAMED = re.compile(
+    r"""((?:keys?|token|secret|passw(?:or)?d|passphrase|credentials?|signature|authorization)
+    ["']?\s*[:=]\s*)("[^"]*"|'[^']*'|\[[^\]]*\]|(?:(?:bearer|basic)\s+)?[^"'&,;}\s]+)""",
+    re.IGNORECASE | re.VERBOSE,
+)
+_TOKEN = re.compile(
+    r"\b(?:hf_[A-Za-z0-9]{20,}|sk-[\w-]{20,}|gh[oprsu]_[A-Za-z0-9]{30,}|github_pat_\w{20,}"
+    r"|glpat-[\w-]{20,}|nvapi-[\w-]{20,}|AKIA[A-Z0-9]{16}|eyJ[\w-]{10,}\.[\w.-]{10,})"
+    r"|(?<=\bBearer\s)\S+|(?<=\bBasic\s)\S+"
 )
 HIDDEN = "***"
 
 # What of a server's environment bears on GPUs, compilers and caches. Nothing else is kept.
 _KEPT = re.compile(
     r"(?!NVIDIA_REQUIRE_)(?:CUDA|CUDNN|CUBLAS|NVIDIA|NCCL|NSIGHT|VLLM|VOLTA|TORCH|TORCHINDUCTOR|PYTORCH|TRITON"
-    r"|FLASHINFER|SGLANG|LMDEPLOY|TM|LLAMA_ARG|GGML|OLLAMA)_.*"
+    r"|NVCC|TVM_FFI|FLASHINFER|SGLANG|LMDEPLOY|TM|LLAMA_ARG|GGML|OLLAMA)_.*"
     r"|HOME|PATH|VIRTUAL_ENV|CONDA_PREFIX|LD_LIBRARY_PATH|LD_PRELOAD|PYTHONPATH|PYTHONNOUSERSITE"
-    r"|HF_HOME|HF_HUB_CACHE|HUGGINGFACE_HUB_CACHE|HF_HUB_OFFLINE|XDG_CACHE_HOME|MAX_JOBS|CC|CXX"
+    r"|HF_HOME|HF_HUB_CACHE|HUGGINGFACE_HUB_CACHE|HF_HUB_OFFLINE|XDG_CACHE_HOME|TMPDIR|MAX_JOBS|CC|CXX"
+    r"|CUDAARCHS|CUDACXX|CUDAHOSTCXX"
     r"|CMAKE_CUDA_ARCHITECTURES|OMP_NUM_THREADS|COMPUTE_PROFILE|OPENCL_PROFILE"
 )
 
@@ -141,31 +157,36 @@ def members(name: str, value: Any) -> dict[str, str]:
 
 
 def without_secrets(argv: list[str]) -> list[str]:
-    """Return the words with the values of options like --api-key, and passwords in URLs, hidden."""
+    """Return the words with the values of options like --api-key hidden, and secrets in others."""
     shown = []
     hide = False
     for word in argv:
         name, equals, value = word.partition("=")
         if word.startswith("-"):
             hide = _SECRET_OPTION.search(name.lstrip("-")) is not None
-            shown.append(f"{name}={HIDDEN}" if hide and equals else _inside(word))
+            shown.append(f"{name}={HIDDEN}" if hide and equals else hidden(word))
         elif equals and value and re.fullmatch(r"\w+", name) and _SECRET.search(name):
             shown.append(f"{name}={HIDDEN}")
         else:
-            shown.append(HIDDEN if hide else _inside(word))
+            shown.append(HIDDEN if hide else hidden(word))
     return shown
 
 
-def _inside(text: str) -> str:
-    text = re.sub(r"(://)[^/@\s]+@", rf"\1{HIDDEN}@", text)
-    members = r'("[^"]*(?:key|token|secret|password|credential)[^"]*"\s*:\s*)"[^"]*"'
-    return re.sub(members, rf'\1"{HIDDEN}"', text, flags=re.IGNORECASE)
+def hidden(text: str) -> str:
+    """Return a text with passwords in URLs, values of telling names and tokens hidden."""
+    text = re.sub(r"(://)[^/?#\s]+(?::[^?#\s]*)?@", rf"\1{HIDDEN}@", text)
+    return _TOKEN.sub(HIDDEN, _NAMED.sub(_without_value, text))
+
+
+def _without_value(match: re.Match[str]) -> str:
+    quote = match[2][0] if match[2][0] in "\"'" else ""
+    return f"{match[1]}{quote}{HIDDEN}{quote}"
 
 
 def allowed(env: Mapping[str, str]) -> dict[str, str]:
     """Return the variables that may be kept, sorted by name."""
     return {
-        name: _inside(env[name])
+        name: hidden(env[name])
         for name in sorted(env)
         if _KEPT.fullmatch(name) and not _SECRET.search(name)
     }

@@ -44,7 +44,7 @@ class Engine(NamedTuple):
     `flags` lists by field of `Flags` its options without dashes; `option=value` means true where
     the option has that value. `env` lists variables by field; options outweigh them. `config` is
     the option that names a YAML file of options. With `model_first` the model is the first word
-    that is no option.
+    that is no option. `python` says whether it is a Python program.
     """
 
     name: str
@@ -53,6 +53,7 @@ class Engine(NamedTuple):
     env: Mapping[str, str] = MappingProxyType({})
     config: str = ""
     model_first: bool = False
+    python: bool = True
 
 
 _VLLM_FLAGS = {
@@ -148,6 +149,7 @@ ENGINES = (
     Engine(
         name="llamacpp",
         programs=("llama-server",),
+        python=False,
         flags={
             "model": ("model", "m", "hf-repo", "hf", "hfr"),
             "max_model_len": ("ctx-size", "c"),
@@ -168,6 +170,7 @@ ENGINES = (
     Engine(
         name="ollama",
         programs=("ollama serve",),
+        python=False,
         flags={},
         env={
             "max_model_len": "OLLAMA_CONTEXT_LENGTH",
@@ -178,6 +181,7 @@ ENGINES = (
     Engine(
         name="tgi",
         programs=("text-generation-launcher",),
+        python=False,
         flags={
             "model": ("model-id",),
             "revision": ("revision",),

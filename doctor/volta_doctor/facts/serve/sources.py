@@ -14,8 +14,9 @@ _PATIENCE_S = 0.5  # reading a model from disk looks like being stuck, for a mom
 class Launch(NamedTuple):
     """How one server is or would be started; `words` are its arguments.
 
-    `env` is None where it may not be seen, for `env_problem`. `root` stands before every path of
-    a process with a file system of its own.
+    `manager` is the user whose manager runs the unit, None for the system's. `env` is None where
+    it may not be seen, for `env_problem`. `root` stands before every path of a process with a file
+    system of its own.
     """
 
     name: str
@@ -26,6 +27,7 @@ class Launch(NamedTuple):
     env: dict[str, str] | None
     env_problem: str = ""
     unit: str | None = None
+    manager: str | None = None
     container: str | None = None
     pids: tuple[int, ...] = ()
     exe: str | None = None
@@ -89,6 +91,7 @@ def _running(
         env=env,
         env_problem=problem,
         unit=owner.unit,
+        manager=_user(known, owner.manager),
         container=owner.container,
         pids=tuple(proc.descendants(processes=probe.once(proc.table), root=pid)),
         exe=probe.link(f"/proc/{pid}/exe"),
@@ -97,6 +100,12 @@ def _running(
         home=(env or {}).get("HOME") or (account.home if account else None),
         root=f"/proc/{pid}/root" if owner.container else "",
     )
+
+
+def _user(known: dict[int, unit_files.Account], uid: int | None) -> str | None:
+    if uid is None:
+        return None
+    return known[uid].name if uid in known else str(uid)
 
 
 def from_units(probe: Probe) -> list[Launch]:
@@ -127,6 +136,7 @@ def _of_unit(probe: Probe, unit: unit_files.UnitFile) -> list[Launch]:
                     env=env,
                     env_problem=problem,
                     unit=unit.name,
+                    manager=unit.account.name if unit.account else None,
                     directory=unit.last("WorkingDirectory"),
                     user=user,
                     home=(env or {}).get("HOME") or homes.get(user),
