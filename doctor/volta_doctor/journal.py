@@ -99,7 +99,7 @@ class Journal:
         return self._file.host
 
     def begin(self, check_id: str, step: Step) -> Entry:
-        """Write down that a step is about to be taken."""
+        """Write down that a step is about to be taken. Raises OSError."""
         entry = Entry(id=check_id, state="begun", run=step.run, write=step.write, undo=step.undo)
         if step.write:
             entry.sha256 = hashlib.sha256(step.content.encode()).hexdigest()
@@ -108,11 +108,15 @@ class Journal:
                 entry.backup = f"{target}.{self.path.stem}.bak"
             entry.made = [str(parent) for parent in target.parents if not parent.exists()]
         self.entries.append(entry)
-        self._save()
+        try:
+            self._save()
+        except OSError:
+            self.entries.pop()  # it will not be taken
+            raise
         return entry
 
     def end(self, entry: Entry, state: State) -> None:
-        """Write down how a step ended."""
+        """Write down how a step ended. Raises OSError."""
         entry.state = state
         self._save()
 
@@ -147,7 +151,8 @@ class Journal:
         """
         whole = True
         for entry in _undo_order(entries):
-            if entry.state == "undone" or (entry.state == "failed" and entry.run):
+            unmade = entry.state == "failed" and entry.run and not entry.again
+            if entry.state == "undone" or unmade:
                 continue
             try:
                 self._undo(entry, run, tell)
@@ -190,7 +195,8 @@ def _put_back(entry: Entry) -> None:
     there = hashlib.sha256(target.read_bytes()).hexdigest() if target.exists() else None
     if there == entry.sha256:
         if backup:
-            backup.replace(target)
+            write(target, backup.read_bytes())  # keeps a link, and the file's owner and mode
+            backup.unlink()
         else:
             target.unlink()
     elif entry.state == "done":

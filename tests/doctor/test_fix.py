@@ -8,12 +8,12 @@ import pytest
 import yaml
 from msgspec import structs
 
-from volta_doctor.apply import Applier, needs_root, run, split
+from volta_doctor.apply import Applier, alone, needs_root, run, split
 from volta_doctor.catalog import checks
 from volta_doctor.checks import CHECKS
 from volta_doctor.findings import Step, Waived
 from volta_doctor.fix import plan, text
-from volta_doctor.journal import Journal, JournalError
+from volta_doctor.journal import Journal, JournalError, StepFailed
 from volta_doctor.judge import examine
 from volta_doctor.profile import detect
 
@@ -187,7 +187,7 @@ def test_reloads_are_done_once_after_all_files_and_again_on_the_way_back(apply, 
     ]
     apply(*found)
     assert log.read_text() == "2\n"
-    assert [entry.id for entry in journal.entries] == ["iommu", "acs", "iommu, acs"]
+    assert [entry.id for entry in journal.entries] == ["iommu, acs", "iommu", "acs"]
     # grep -c ends with 1 when it counts 0, which is the right count here
     undo(journal)
     assert log.read_text() == "2\n0\n"
@@ -214,9 +214,10 @@ def test_a_step_of_two_fixes_is_taken_once(apply, tmp_path):
     assert "done already" in said
 
 
-def test_ctrl_c_lets_the_step_end_and_takes_its_fix_back(apply, journal, tmp_path):
+@pytest.mark.parametrize("how", ["INT", "TERM", "HUP"])
+def test_ctrl_c_lets_the_step_end_and_takes_its_fix_back(apply, journal, tmp_path, how):
     first, ended, never = tmp_path / "first", tmp_path / "ended", tmp_path / "never"
-    interrupt = sh(f"kill -INT {os.getpid()}; sleep 0.2; touch {ended}", f"rm {ended}")
+    interrupt = sh(f"kill -{how} {os.getpid()}; sleep 0.2; touch {ended}", f"rm {ended}")
     whole = risky("none", Step(write=str(first), content="x"), check_id="acs")
     half = risky("none", Step(write=f"{first}2", content="x"), interrupt, sh(f"touch {never}"))
     said = apply(whole, half)
@@ -235,6 +236,62 @@ def test_ctrl_c_in_the_last_step_leaves_a_whole_fix(apply, journal, tmp_path):
     said = apply(risky("none", sh(f"kill -INT {os.getpid()}; echo own >> {log}"), reload))
     assert log.read_text().split() == ["own", "reload"]
     assert "stopped" in said
+
+
+def reload_into(log, line="echo reload"):
+    step = Step(run=["sh", "-c", f"{line} >> {log}"])
+    return structs.replace(step, undo=step.run)
+
+
+def test_killed_before_the_reload_the_way_back_still_ends_with_it(journal, tmp_path):
+    log, path = tmp_path / "log", tmp_path / "x"
+    steps = [Step(write=str(path), content="x"), reload_into(log)]
+    Applier(journal, lambda _: None).take(*plan([risky("none", *steps)]))
+    assert not log.exists()
+    assert undo(journal)[0]
+    assert not path.exists()
+    assert log.read_text() == "reload\n"
+
+
+def test_a_reload_that_failed_is_made_again_when_the_files_are_back(apply, journal, tmp_path):
+    log, path = tmp_path / "log", tmp_path / "x"
+    reload = reload_into(log, f"test ! -e {path} && echo reload")
+    assert "FAILED" in apply(risky("none", Step(write=str(path), content="x"), reload))
+    assert undo(journal)[0]
+    assert log.read_text() == "reload\n"
+
+
+def test_what_only_fixes_that_failed_would_need_is_not_done(apply, journal, tmp_path):
+    log = tmp_path / "log"
+    apply(risky("none", sh("false"), reload_into(log)))
+    assert undo(journal)[0]
+    assert not log.exists()
+
+
+def test_a_link_stays_one_on_both_ways(apply, journal, tmp_path):
+    real, link = tmp_path / "real", tmp_path / "link"
+    real.write_text("before")
+    link.symlink_to("real")
+    apply(risky("none", Step(write=str(link), content="after")))
+    assert real.read_text() == "after"
+    assert undo(journal)[0]
+    assert link.is_symlink()
+    assert real.read_text() == "before"
+
+
+def test_without_a_journal_nothing_is_done(apply, journal, tmp_path):
+    journal.path.parent.write_text("in the way of the directory")
+    mark = tmp_path / "mark"
+    said = apply(risky("none", sh(f"touch {mark}"), reload_into(mark)))
+    assert "FAILED: the journal" in said
+    assert not mark.exists()
+    with pytest.raises(StepFailed, match="no journal can be kept in"), alone(journal.path.parent):
+        pass
+
+
+def test_one_at_a_time(tmp_path):
+    with alone(tmp_path), pytest.raises(StepFailed, match="at work on fixes"), alone(tmp_path):
+        pass
 
 
 def test_who_needs_root(tmp_path, monkeypatch):

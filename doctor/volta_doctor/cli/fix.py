@@ -1,8 +1,10 @@
 """`volta-doctor fix`: the plan of remedies, and taking the safe ones."""
 
+import contextlib
 import os
 import shutil
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,7 +15,6 @@ from volta_doctor.cli.options import Scope, scoped
 if TYPE_CHECKING:
     from volta_doctor.cli.looking import Look
     from volta_doctor.fix import Fix
-    from volta_doctor.journal import Journal
 
 _ALL_TAKEN_BACK, _NOT_ALL = 0, 2
 
@@ -36,13 +37,19 @@ def fix(context: click.Context, scope: Scope, apply_it: bool, yes: bool, undo: s
     if undo:
         if apply_it or scope != Scope():
             raise click.UsageError("--undo goes alone: the journal says what to take back")
-        context.exit(_undo(Path(undo)))
+        with _alone(scope):
+            context.exit(_undo(Path(undo)))
     if apply_it and scope.snapshot:
         raise click.UsageError("--apply acts on this host: it cannot go with --snapshot")
     if yes and not apply_it:
         raise click.UsageError("--yes has no effect without --apply")
     if apply_it and not yes and not sys.stdin.isatty():
         raise click.UsageError("--apply asks before each fix and stdin is no terminal: add --yes")
+    with _alone(scope) if apply_it else contextlib.nullcontext():
+        context.exit(_planned(scope, apply_it, yes))
+
+
+def _planned(scope: Scope, apply_it: bool, yes: bool) -> int:
     from volta_doctor import fix as fixing
     from volta_doctor.cli.looking import look
     from volta_doctor.cli.output import show, stdout
@@ -55,7 +62,7 @@ def fix(context: click.Context, scope: Scope, apply_it: bool, yes: bool, undo: s
     code = before.report.summary.exit_code
     if apply_it and any(not fix.for_you for fix in fixes):
         code = _apply(scope, before, [fix for fix in fixes if not fix.for_you], yes)
-    context.exit(code)
+    return code
 
 
 def _heading(look: "Look", fixes: "list[Fix]") -> str:
@@ -66,17 +73,20 @@ def _heading(look: "Look", fixes: "list[Fix]") -> str:
 
 
 def _apply(scope: Scope, before: "Look", fixes: "list[Fix]", yes: bool) -> int:
-    from volta_doctor.apply import Applier, needs_root, shown
+    from volta_doctor.apply import Applier, end_as_by_ctrl_c, needs_root, shown
     from volta_doctor.cli.looking import look
     from volta_doctor.diff import turns
+    from volta_doctor.journal import Journal
 
     if rootly := [step for fix in fixes for step in fix.remedy.steps if needs_root(step)]:
         raise click.ClickException(
             f"nothing done: {len(rootly)} of the steps need root, the first is"
             f" `{shown(rootly[0])}`: run again with sudo, or --select what needs none"
         )
-    journal = _journal(scope, before)
+    name = f"fix-{before.report.taken[:19].replace(':', '')}-{os.getpid()}.yaml"
+    journal = Journal(_journals(scope) / name, before.report.host, before.report.taken)
     applier = Applier(journal, _say)
+    end_as_by_ctrl_c()
     try:
         for fix in fixes:
             if cause := next((f for f in applier.failed if fix.depends_on(f)), None):
@@ -96,17 +106,27 @@ def _apply(scope: Scope, before: "Look", fixes: "list[Fix]", yes: bool) -> int:
     return after.report.summary.exit_code
 
 
-def _journal(scope: Scope, before: "Look") -> "Journal":
+def _journals(scope: Scope) -> Path:
     from volta_doctor.cli.looking import probe
     from volta_doctor.facts.history import state_file
-    from volta_doctor.journal import Journal
 
     state = state_file(probe(scope.root))
     if state is None:
         raise click.ClickException("nothing done: no place for the journal, as HOME is not set")
-    report = before.report
-    name = f"fix-{report.taken[:19].replace(':', '')}.yaml"
-    return Journal(Path(state).parent / "fixes" / name, report.host, report.taken)
+    return Path(state).parent / "fixes"
+
+
+@contextlib.contextmanager
+def _alone(scope: Scope) -> Iterator[None]:
+    from volta_doctor.apply import alone
+    from volta_doctor.journal import StepFailed
+
+    with contextlib.ExitStack() as lock:
+        try:
+            lock.enter_context(alone(_journals(scope)))
+        except StepFailed as reason:
+            raise click.ClickException(f"nothing done: {reason}") from reason
+        yield
 
 
 def _agreed(fix: "Fix", look: "Look") -> bool:
@@ -134,9 +154,12 @@ def _undo(path: Path) -> int:
     here = probe(None).text("/proc/sys/kernel/hostname").strip()
     if journal.host not in ("", here):
         raise click.ClickException(f"{path} is of the host {journal.host}, and this is {here}")
+    if all(entry.state == "undone" for entry in journal.entries):
+        _say(f"{path}: all of it is taken back already")
     with held_interrupts(_say):
         return _ALL_TAKEN_BACK if journal.undo(journal.entries, run, _say) else _NOT_ALL
 
 
 def _say(text: str) -> None:
-    click.echo(text, err=True)
+    with contextlib.suppress(OSError):  # a terminal that is gone
+        click.echo(text, err=True)
