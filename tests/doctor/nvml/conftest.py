@@ -141,8 +141,13 @@ class LiveHost:
         """What `check` finds, by id."""
         done = self.doctor("check", "--format", "json", *args, **how)
         assert done.stderr == ""
+        return self.by_id(done.stdout)
+
+    @staticmethod
+    def by_id(report: str) -> dict[str, list[dict[str, Any]]]:
+        """The findings of a JSON report."""
         found: dict[str, list[dict[str, Any]]] = {}
-        for finding in json.loads(done.stdout)["findings"]:
+        for finding in json.loads(report)["findings"]:
             found.setdefault(finding["id"], []).append(finding)
         return found
 
