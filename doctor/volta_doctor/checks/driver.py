@@ -4,12 +4,14 @@ import re
 from collections.abc import Iterable
 
 from volta_doctor.catalog import Row, compat
+from volta_doctor.checks.environments import each_env
 from volta_doctor.checks.gpu import gpus, shown, subject, unopened, unsupported
 from volta_doctor.checks.registry import check
 from volta_doctor.facts.model import Facts, Missing
 from volta_doctor.facts.modules import LIBRARY, PROC_VERSION, ModulesFacts, parse_version
 from volta_doctor.facts.nvml import NvmlFacts, errors, value
 from volta_doctor.facts.packages import branch_of_version
+from volta_doctor.facts.python_envs import PythonEnv
 from volta_doctor.findings import Evidence, Finding
 
 # nvmlReturn_t (nvml.h)
@@ -41,7 +43,7 @@ def driver_loaded(facts: Facts, row: Row) -> Finding:
     host = facts.host.data
     hint = ""
     if host and host.container:
-        hint = f" This is a {host.container} container: pass the GPUs to it (docker: --gpus all)."
+        hint = f" This is a container ({host.container}): pass the GPUs to it (docker: --gpus all)."
     on_disk = modules.module_for(modules.running_kernel)
     if modules.proc_version is None and on_disk and on_disk.file:
         text = f"Module {on_disk.version} is on disk, but not loaded (try modprobe nvidia)."
@@ -91,20 +93,14 @@ def driver_lib_match(facts: Facts, row: Row) -> Finding:
 @check("driver-branch")
 def driver_branch(facts: Facts, row: Row) -> Finding:
     """Judge the loaded driver, or where none is loaded the one on disk."""
-    modules = facts.modules.need()
-    last = compat().driver.last_branch
-    on_disk = modules.module_for(modules.running_kernel)
-    if modules.loaded_version:
-        version, seen = modules.loaded_version, version_line(modules)
-    elif on_disk and on_disk.version:
-        version, seen = on_disk.version, Evidence(f"modinfo {on_disk.file}", on_disk.version)
-    else:
-        raise Missing("No NVIDIA kernel module is loaded or on disk.")
-    branch = branch_of_version(version)
+    version, seen = _driver(facts.modules.need())
+    last, branch = compat().driver.last_branch, branch_of_version(version)
     if branch is None:
         return row.unknown(f"The driver version {version} names no branch.", seen)
     if branch > last:
-        return row.fail(f"Driver {version}: branch {branch} no longer supports Volta.", seen)
+        return row.fail(
+            f"Driver {version}: branch {branch} no longer supports Volta; {last} is the last.", seen
+        )
     if branch < last:
         ends = {b.branch: b.ends for b in compat().driver.branches}.get(branch)
         until = f", which ended in {ends}" if ends else ""
@@ -114,28 +110,76 @@ def driver_branch(facts: Facts, row: Row) -> Finding:
     return row.ok(f"Driver {version}.", seen)
 
 
+def _driver(modules: ModulesFacts) -> tuple[str, Evidence]:
+    """Return the version of the loaded driver, else of the one on disk. Raises Missing."""
+    if modules.loaded_version:
+        return modules.loaded_version, version_line(modules)
+    on_disk = modules.module_for(modules.running_kernel)
+    if on_disk and on_disk.version:
+        return on_disk.version, Evidence(f"modinfo {on_disk.file}", on_disk.version)
+    raise Missing("No NVIDIA kernel module is loaded or on disk.")
+
+
+@check("driver-cuda")
+def driver_cuda(facts: Facts, row: Row) -> Iterable[Finding]:
+    """A driver that is too old for a CUDA runtime refuses it with error 35."""
+    version, seen = _driver(facts.modules.need())
+    branch = branch_of_version(version)
+
+    def judge(env: PythonEnv) -> Finding:
+        wants = _cuda_wanted(facts, env)
+        if not wants:
+            return row.skip("Nothing in it asks for a CUDA runtime.", subject=env.prefix)
+        major = max(wants)
+        least = compat().cuda_majors.least_driver.get(major)
+        if least is None or branch is None:
+            text = f"Driver {version} or CUDA {major} is not in the table."
+            return row.unknown(text, seen, wants[major], subject=env.prefix)
+        asked = f"{wants[major].text}, which asks for a driver from {least} on"
+        if branch < least:
+            text = f"Driver {version} is too old for {asked}."
+            return row.fail(text, seen, wants[major], subject=env.prefix)
+        return row.ok(f"Driver {version} is new enough for {asked}.", seen, subject=env.prefix)
+
+    return each_env(facts, row, judge)
+
+
+def _cuda_wanted(facts: Facts, env: PythonEnv) -> dict[int, Evidence]:
+    """Return the major versions of CUDA that an environment was built for, with what asks."""
+    found: dict[int, Evidence] = {}
+    for item in facts.so_archs.data.objects if facts.so_archs.data else []:
+        match = re.match(r"libcudart\.so\.(\d+)", item.runtime or "")
+        if match and item.env == env.prefix:
+            name = item.path.rsplit("/", 1)[-1]
+            found[int(match[1])] = Evidence(item.path, f"{name} (links {item.runtime})")
+    if match := re.match(r"\d+", env.torch_cuda or ""):
+        text = f"torch {env.torch} for CUDA {env.torch_cuda}"
+        found[int(match[0])] = Evidence(f"torch/version.py in {env.prefix}", text)
+    return found
+
+
 @check("driver-open-kmod")
 def driver_open_kmod(facts: Facts, row: Row) -> Finding:
     """The log counts only while no proprietary module is loaded: it keeps what has been mended."""
     modules = facts.modules.need()
-    on_disk = modules.module_for(modules.running_kernel)
+    on_disk = [module for module in modules.on_disk or [] if module.file]
     seen = [version_line(modules)]
-    licence = on_disk.license if on_disk else None
-    if on_disk and on_disk.file:
-        seen.append(Evidence(f"modinfo {on_disk.file}", f"license: {licence}"))
+    seen += [Evidence(f"modinfo {m.file}", f"license: {m.license}") for m in on_disk]
     if modules.loaded_open:
         return row.fail("The loaded module is the open flavour, which cannot drive Volta.", *seen)
-    if licence not in (None, "NVIDIA"):
-        return row.fail(f"The module on disk is the open flavour (license {licence}).", *seen)
+    for module in on_disk:
+        if module.license not in (None, "NVIDIA"):
+            text = f"The module on disk for kernel {module.kernel} is the open flavour"
+            return row.fail(f"{text} (license {module.license}).", *seen)
     log = facts.kernel_log.data
     refusals = log.matching(_GSP_REFUSAL) if log and not modules.proc_version else []
     if log and refusals:
         number, line = refusals[-1]
         seen.append(Evidence(log.source, line.text, number))
         return row.fail("The kernel log says that the open module refused a GPU.", *seen)
-    if licence is None and on_disk and on_disk.file:
-        return row.unknown("The license of the module on disk was not recorded.", *seen)
-    if licence is None and not modules.proc_version:
+    if any(module.license is None for module in on_disk):
+        return row.unknown("The license of a module on disk was not recorded.", *seen)
+    if not on_disk and not modules.proc_version:
         return row.unknown("No NVIDIA kernel module is loaded or on disk.", *seen)
     return row.ok("The module is NVIDIA's proprietary flavour.", *seen)
 
@@ -161,7 +205,7 @@ def nvml_abi(facts: Facts, row: Row) -> Finding:
     seen = Evidence("NVML", versions)
     if missing:
         names = ", ".join(missing[:5]) + (f" and {len(missing) - 5} more" if missing[5:] else "")
-        return row.warn(f"The driver's library lacks functions for: {names}.", seen)
+        return row.warn(f"NVML lacks functions that the binding calls, for: {names}.", seen)
     if wild:
         text = f"A process list holds pid {wild[0]}, above kernel.pid_max {pid_max}."
         return row.warn(text, seen, Evidence("/proc/sys/kernel/pid_max", str(pid_max)))

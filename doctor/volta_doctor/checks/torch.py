@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable, Iterator
 
+from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
@@ -13,6 +14,9 @@ from volta_doctor.checks.registry import check
 from volta_doctor.facts.model import Facts
 from volta_doctor.facts.python_envs import PythonEnv
 from volta_doctor.findings import Evidence, Finding
+
+# What the markers in torch's metadata ask of: only such hosts have these libraries as wheels.
+_LINUX = {"platform_system": "Linux", "platform_machine": "x86_64", "extra": ""}
 
 
 @check("torch-arch")
@@ -127,6 +131,63 @@ def _links_to_13(facts: Facts, env: PythonEnv) -> Iterator[Evidence]:
         runtime = re.fullmatch(r"libcudart\.so\.(\d+)(?:\.\d+)?", item.runtime or "")
         if item.env == env.prefix and runtime and int(runtime[1]) >= _too_new():
             yield Evidence(item.path, f"{item.path.rsplit('/', 1)[-1]} (links {item.runtime})")
+
+
+@check("torch-libs")
+def torch_libs(facts: Facts, row: Row) -> Iterable[Finding]:
+    """A library that another package has replaced fails when torch is imported, or later."""
+    return each_env(facts, row, lambda env: _judge_pins(row, env))
+
+
+def _judge_pins(row: Row, env: PythonEnv) -> Finding:
+    installed: dict[str, str] = {
+        canonicalize_name(package.name): package.version for package in env.distributions
+    }
+    torch = next((p for p in env.distributions if canonicalize_name(p.name) == "torch"), None)
+    if torch is None:
+        return row.skip("No torch is installed in it as a package.", subject=env.prefix)
+    older, other = [], []
+    for name, wanted in _pins(torch.requires):
+        there = installed.get(name)
+        seen = Evidence(f"METADATA of torch in {env.prefix}", f"{name}=={wanted}")
+        if twin := next((n for n in installed if n != name and _without_cuda(n, name)), None):
+            older.append((f"{twin} {installed[twin]} overwrites {name} {wanted}", seen))
+        elif there is None:
+            other.append((f"{name} {wanted} is not installed", seen))
+        elif _parts(there) < _parts(wanted):
+            older.append((f"{name} is {there}, older than {wanted}", seen))
+        elif _parts(there) > _parts(wanted):
+            other.append((f"{name} is {there}, newer than {wanted}", seen))
+    told = few([text for text, _ in older + other])
+    text = f"torch {torch.version} was built with other libraries: {told}."
+    evidence = [seen for _, seen in older + other]
+    if older:
+        return row.fail(text, *evidence, subject=env.prefix)
+    if other:
+        return row.warn(text, *evidence, subject=env.prefix)
+    return row.ok("Its CUDA libraries have the versions that torch pins.", subject=env.prefix)
+
+
+def _pins(requires: list[str]) -> Iterator[tuple[str, str]]:
+    """Yield NVIDIA's libraries that torch wants in one version, as its metadata says."""
+    for text in requires:
+        try:
+            needed = Requirement(text)
+        except InvalidRequirement:
+            continue
+        pin = re.fullmatch(r"==([\d.]+)", str(needed.specifier))
+        applies = needed.marker is None or needed.marker.evaluate(_LINUX)
+        if pin and applies and needed.name.startswith("nvidia-"):
+            yield canonicalize_name(needed.name), pin[1]
+
+
+def _without_cuda(name: str, other: str) -> bool:
+    """Say whether two packages are one library for different CUDA versions."""
+    return re.sub(r"-cu\d+$", "", name) == re.sub(r"-cu\d+$", "", other)
+
+
+def _parts(version: str) -> list[int]:
+    return [int(part) for part in re.findall(r"\d+", version)]
 
 
 def _major(version: str) -> int:
