@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
-from volta_doctor.catalog import Row
+from volta_doctor.catalog import Row, compat
 from volta_doctor.checks.gpu import gpus
 from volta_doctor.checks.steps import unit_drop_in
 from volta_doctor.facts.model import Facts, Missing
@@ -12,7 +12,6 @@ from volta_doctor.facts.serve import Server
 from volta_doctor.findings import Evidence, Finding, Step
 from volta_doctor.words import several
 
-_VOLTA = "7.0"
 Judge = Callable[[Server], Finding | Iterable[Finding]]
 
 
@@ -190,8 +189,8 @@ def named(members: Iterable[GpuFacts]) -> str:
 
 def on_volta(facts: Facts, server: Server) -> bool:
     """Say whether a server uses a Volta card. Raises Missing on a mixed host as `ranks` does."""
-    nvml = facts.nvml.data
+    nvml, volta = facts.nvml.data, compat().volta.compute_capability
     told = {value(gpu.compute_capability) for gpu in nvml.gpus} - {None} if nvml else set()
-    if told <= {_VOLTA}:  # the judge has seen to it that there is one
+    if told <= {volta}:  # the judge has seen to it that there is one
         return True
-    return any(value(gpu.compute_capability) == _VOLTA for gpu in ranks(facts, server))
+    return any(value(gpu.compute_capability) == volta for gpu in ranks(facts, server))
