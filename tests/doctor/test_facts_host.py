@@ -144,7 +144,8 @@ def test_file_systems_of_models_and_caches(host):
             "/": Disk("/", 1000, 90, read_only=False),
         },
     )
-    root, models = disks.collect(probe, [server])
+    (root, models), problem = disks.collect(probe, [server])
+    assert problem == ""
     assert (root.mount, root.free_bytes) == ("/", 90)
     assert root.caches == ["/home/a/.cache", "/cache/hf"]
     assert (models.mount, models.models, models.read_only) == (
@@ -163,7 +164,31 @@ def test_a_server_in_a_container_has_mounts_of_its_own(host):
         files=HOST | {"/proc/7/mountinfo": mounts, f"{model}/config.json": ""},
         disks={model: Disk(model, 100, 50, read_only=True)},
     )
-    assert [disk.mount for disk in disks.collect(probe, [server])] == ["/proc/7/root/models"]
+    found, _ = disks.collect(probe, [server])
+    assert [disk.mount for disk in found] == ["/proc/7/root/models"]
+
+
+def test_a_home_that_may_not_be_entered_lies_on_a_known_file_system(host, monkeypatch):
+    mounts = "1 0 8:1 / / rw - ext4 /dev/sda1 rw\n2 1 8:2 / /home rw - ext4 /dev/sda2 rw\n"
+    servers = [
+        Server(name=home, engine="vllm", source="/proc/7", home=home)
+        for home in ("/home/a", "/proc/7/root/root")
+    ]
+    probe = host(
+        files=HOST | {"/proc/self/mountinfo": mounts, "/home/b": ""},
+        disks={"/home": Disk("/home", 100, 50, read_only=False)},
+    )
+    there = probe.exists
+
+    def exists(path):
+        if str(path).startswith(("/home/a/", "/proc/7/root")):
+            raise CannotLook(f"{path}: Permission denied")
+        return there(path)
+
+    monkeypatch.setattr(probe, "exists", exists)
+    (home,), problem = disks.collect(probe, servers)
+    assert (home.mount, home.caches) == ("/home", ["/home/a/.cache"])
+    assert problem.startswith("the file system of /proc/7/root/root/.cache is hidden")
 
 
 def test_a_fault_in_the_search_for_servers_is_told(host, monkeypatch):

@@ -80,17 +80,14 @@ def device_flaws(unit: UnitFacts) -> Iterator[Flaw]:
     if unit.user is None and (unit.device_allow or unit.device_policy in ("closed", "strict")):
         shut = [
             what
-            for what, groups, node in (
-                ("the cards", _CARD_GROUPS, r"/dev/nvidia(\d+|ctl)"),
-                ("/dev/nvidia-uvm", (_UVM_GROUP,), r"/dev/nvidia-uvm"),
-            )
-            if not opened(unit, groups, node)
+            for what, node in _NODES.items()
+            if not opened(unit, (_UVM_GROUP,) if "uvm" in what else _CARD_GROUPS, node)
         ]
         if shut:
             setting = (
                 f"DevicePolicy={unit.device_policy} DeviceAllow={'; '.join(unit.device_allow)}"
             )
-            text = f"no DeviceAllow lets it read and write {' and '.join(shut)}"
+            text = f"no DeviceAllow lets it read and write {', '.join(shut)}"
             yield Flaw("fail", text, setting, _ORDER | {"Service": [_ALLOW]})
 
 

@@ -46,8 +46,8 @@ class HostFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     trusts for modules; only root sees them. `product_name` is the machine's own, from DMI.
     `nvidia_nodes` are the numbers of the device nodes /dev/nvidiaN. `available_bytes` is what
     programs can still get, within a container's own limit. `file_systems` hold the servers' models
-    and caches, and `mps_directories` are the pipe directories that are there; where servers could
-    not be found, `servers_problem` says why and these know only the defaults.
+    and caches, and `mps_directories` are the pipe directories that are there; where servers or
+    their directories could not be found, `servers_problem` says why, and these may lack some.
     """
 
     system: str = "linux"
@@ -162,7 +162,8 @@ def find_servers(probe: Probe) -> tuple[list[serve.Server], list[FileSystem] | N
     servers: list[serve.Server] = []
     try:
         servers = probe.within(_SERVERS_S, lambda: probe.once(serve.find)).servers
-        return servers, probe.within(_SERVERS_S, lambda: disks.collect(probe, servers)), ""
+        found, problem = probe.within(_SERVERS_S, lambda: disks.collect(probe, servers))
+        return servers, found, problem
     except CannotLook as reason:
         return servers, None, str(reason)
     except Exception as error:  # a fault in the search for servers must not hide the host's facts

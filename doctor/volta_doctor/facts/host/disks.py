@@ -61,16 +61,18 @@ def caches_of(server: Server) -> list[str]:
     return [*([f"{server.home}/.cache"] if server.home else []), *named]
 
 
-def collect(probe: Probe, servers: list[Server]) -> list[FileSystem]:
-    """Return the file systems of the servers' directories, by mount point."""
+def collect(probe: Probe, servers: list[Server]) -> tuple[list[FileSystem], str]:
+    """Return the file systems of the servers' directories by mount point, and what is missing."""
     found: dict[str, FileSystem] = {}
+    problem = ""
     for server in servers:
         models = [server.model_dir] if server.model_dir else []
         for path in dict.fromkeys((*models, *caches_of(server))):
             try:
                 disk = probe.disk(_existing(probe, path))
-            except CannotLook:
-                continue  # of a home that only its owner may enter nothing is known
+            except CannotLook as reason:
+                problem = problem or f"the file system of {path} is hidden: {reason}"
+                continue
             mount = mount_of(probe, disk.path)
             system = found.setdefault(
                 mount,
@@ -84,12 +86,18 @@ def collect(probe: Probe, servers: list[Server]) -> list[FileSystem]:
             kind = system.models if path in models else system.caches
             if path not in kind:
                 kind.append(path)
-    return [found[mount] for mount in sorted(found)]
+    return [found[mount] for mount in sorted(found)], problem
 
 
 def _existing(probe: Probe, path: str) -> str:
-    """Return the path, or the nearest directory above it that is there already."""
+    """Return the path, or the nearest directory above it that is there already.
+
+    Of one that this user may not enter it is the mount point above it: it lies on that file system.
+    """
     here = PurePosixPath(path)
-    while not probe.exists(str(here)) and here != here.parent:
-        here = here.parent
+    try:
+        while not probe.exists(str(here)) and here != here.parent:
+            here = here.parent
+    except CannotLook:
+        return mount_of(probe, path)
     return str(here)
