@@ -1,10 +1,15 @@
 """Compilers of the host, what each build would take, and Triton's ptxas."""
 
+import os
+import subprocess
+
 import pytest
 
 from volta_doctor.facts import toolchain
 from volta_doctor.facts.serve import Server
+from volta_doctor.facts.toolchain import host_compiler
 from volta_doctor.facts.toolchain.cuda_tools import Tools
+from volta_doctor.probe import Probe
 
 # What nvcc, ptxas and cicc print for --version
 TEXT = b"Cuda compilation tools, release %s, V%s.89\0"
@@ -151,3 +156,118 @@ def test_the_release_may_lie_across_two_reads(host, elf_file, monkeypatch):
         assert Tools(probe).read(f"/x{padding}/nvcc").release == "12.8"
     probe = host(files={"/y/nvcc": elf_file({".rodata": bytes(300)})})
     assert "does not name its CUDA release" in Tools(probe).read("/y/nvcc").problem
+
+
+def test_a_toolkit_that_is_taken_apart_runs_what_path_leads_to(host, serving, tool):
+    debian = "/usr/lib/nvidia-cuda-toolkit/bin"
+    serving(server(env={"PATH": "/opt/other/bin:/usr/local/bin:/usr/bin"}))
+    files = ENV | {
+        "/usr/bin/nvcc": f'#!/bin/sh\nexec {debian}/nvcc "$@"\n',
+        f"{debian}/nvcc": tool("11.8"),
+        f"{debian}/cicc": tool("11.8"),
+        "/opt/other/bin/ptxas": tool("12.4"),
+        "/usr/local/bin/ptxas": tool("13.0"),
+        "/usr/local/bin/nvlink": tool("13.0"),
+        "/usr/bin/ptxas": tool("11.8"),
+        "/usr/bin/nvlink": tool("11.8"),
+    }
+    facts = toolchain.collect(host(files=files))
+    shell, vllm = facts.builds
+    assert [tool.release for tool in shell.beside] == ["11.8", "11.8", "11.8"]
+    assert shell.fitting == []
+    assert [(tool.path, tool.release) for tool in vllm.beside] == [
+        ("/opt/other/bin/ptxas", "12.4"),
+        (f"{debian}/cicc", "11.8"),
+        ("/usr/local/bin/nvlink", "13.0"),
+    ]
+    assert vllm.fitting == ["/usr/bin"]
+    assert [(c.release, c.apart) for c in facts.compilers] == [("11.8", True)]
+
+
+def test_every_toolkit_is_found(host, serving, tool):
+    places = ("/usr/local/cuda-12.6", "/opt/cuda", "/opt/cuda-11.4", "/opt/nvidia")
+    files = {f"{place}/bin/nvcc": tool("12.6") for place in places}
+    files["/usr/local/cuda"] = "-> cuda-12.6"
+    for part in ("bin/ptxas", "bin/nvlink", "nvvm/bin/cicc"):
+        files[f"/usr/local/cuda-12.6/{part}"] = tool("12.6")
+    facts = toolchain.collect(host(files=files, env={"PATH": "/opt/nvidia/bin/:/usr/bin"}))
+    assert [(compiler.path, compiler.apart) for compiler in facts.compilers] == [
+        ("/usr/local/cuda-12.6/bin/nvcc", False),
+        ("/opt/cuda-11.4/bin/nvcc", True),
+        ("/opt/cuda/bin/nvcc", True),
+        ("/opt/nvidia/bin/nvcc", True),
+    ]
+
+
+def test_a_cuda_home_that_leads_nowhere(host, serving):
+    (shell,) = toolchain.collect(host(env={"CUDA_HOME": "/gone"})).builds
+    assert (shell.nvcc.path, shell.nvcc.missing) == ("/gone/bin/nvcc", True)
+
+
+GCC = {
+    "/usr/bin/gcc": "-> gcc-12",
+    "/usr/bin/gcc-12": "-> x86_64-linux-gnu-gcc-12",
+    "/usr/bin/x86_64-linux-gnu-gcc-12": "",
+    "/usr/bin/gcc-11": "",
+    "/usr/bin/g++-11": "",
+    "/usr/bin/ccache": "",
+    "/opt/rh/bin/gcc": "",
+    "/opt/rh/lib/gcc/x86_64-redhat-linux/13/cc1plus": "",
+    "/opt/rh/lib/gcc/x86_64-redhat-linux/14/README": "",
+    "/opt/cuda/bin/nvcc": "",
+}
+
+
+@pytest.mark.parametrize(
+    ("env", "found"),
+    [
+        ({}, ("/usr/bin/gcc", "PATH", 12)),
+        ({"CC": "gcc-11"}, ("/usr/bin/gcc-11", "CC", 11)),
+        ({"CC": "/usr/bin/gcc-11 -m64"}, ("/usr/bin/gcc-11", "CC", 11)),
+        ({"CC": "ccache gcc"}, ("/usr/bin/ccache", "CC", None)),
+        ({"CC": "icc"}, ("icc", "CC", None)),
+        ({"NVCC_CCBIN": "/opt/rh/bin"}, ("/opt/rh/bin/gcc", "NVCC_CCBIN", 13)),
+        (
+            {"NVCC_APPEND_FLAGS": "-O3 -ccbin=gcc-11", "NVCC_CCBIN": "/opt/rh/bin"},
+            ("/usr/bin/gcc-11", "NVCC_APPEND_FLAGS", 11),
+        ),
+        (
+            {"NVCC_PREPEND_FLAGS": "-ccbin gcc-11"},
+            ("/usr/bin/gcc-11", "NVCC_PREPEND_FLAGS", 11),
+        ),
+        ({"NVCC_PREPEND_FLAGS": "-ccbin 'gcc"}, ("/usr/bin/gcc", "PATH", 12)),
+    ],
+)
+def test_the_host_compiler(host, env, found):
+    gcc = host_compiler.find(host(files=GCC), env, "/opt/cuda/bin/nvcc", ["/usr/bin"], "")
+    assert (gcc.path, gcc.by, gcc.version) == found
+
+
+def test_a_script_beside_nvcc_chooses_by_itself(host):
+    probe = host(files=GCC | {"/opt/cuda/bin/gcc": "#!/bin/sh\nexec gcc-11\n"})
+    gcc = host_compiler.find(probe, {}, "/opt/cuda/bin/nvcc", ["/usr/bin"], "")
+    assert (gcc.path, gcc.version) == ("/opt/cuda/bin/gcc", None)
+    assert [g.path for g in host_compiler.others(probe)] == ["/usr/bin/gcc-11"]
+    assert host_compiler.find(host(), {}, "/x/nvcc", ["/nowhere"], "") is None
+
+
+@pytest.mark.skipif(
+    not all(map(os.path.exists, ("/usr/bin/nvcc", "/usr/bin/ptxas", "/usr/local/cuda-13.0"))),
+    reason="needs Debian's CUDA 11.8 and CUDA 13.0",
+)
+@pytest.mark.parametrize("before", [[], ["/usr/local/cuda-13.0/bin"]])
+def test_what_is_said_of_a_mixed_path_is_what_nvcc_does(serving, tmp_path, before):
+    source = tmp_path / "k.cu"
+    source.write_text("__global__ void k(float* x) { x[threadIdx.x] += 1; }\n")
+    env = {"PATH": ":".join([*before, "/usr/bin", "/bin"]), "PYTORCH_NVCC": "/usr/bin/nvcc"}
+    (shell,) = toolchain.collect(Probe(env=env)).builds
+    releases = {tool.release for tool in shell.beside}
+    argv = ["/usr/bin/nvcc", "-arch=sm_70", "-cubin", "-o", tmp_path / "k.cubin", source]
+    done = subprocess.run(argv, env=env, capture_output=True, text=True)
+    assert shell.nvcc.release == "11.8"
+    if before:
+        assert "Value 'sm_70' is not defined" in done.stderr
+        assert releases == {"13.0", "11.8"}
+        assert shell.fitting == ["/usr/bin"]
+    else:
+        assert (done.returncode, releases, shell.fitting) == (0, {"11.8"}, [])

@@ -1,13 +1,13 @@
 """The `toolchain` section: every nvcc and ptxas that a build may take, and what steers it."""
 
-import posixpath
-
 import msgspec
 
-from volta_doctor.facts import python_envs
+from volta_doctor.facts import cpu_list, python_envs
 from volta_doctor.facts.python_envs import SHELL, find_servers, identity
 from volta_doctor.facts.python_envs.layout import container_root
+from volta_doctor.facts.toolchain import host_compiler, parts
 from volta_doctor.facts.toolchain.cuda_tools import Tool, Tools
+from volta_doctor.facts.toolchain.host_compiler import HostCompiler
 from volta_doctor.probe import CannotLook, Probe
 
 # What steers a build of an extension, and Triton's.
@@ -21,18 +21,31 @@ VARIABLES = (
     "CUDACXX",
     "PYTORCH_NVCC",
     "TRITON_PTXAS_PATH",
+    "CC",
+    "NVCC_CCBIN",
+    "NVCC_PREPEND_FLAGS",
+    "NVCC_APPEND_FLAGS",
 )
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"  # systemd's for a service
 _CUDA = "/usr/local/cuda"
-_TOOLKITS = ("/usr/lib/nvidia-cuda-toolkit", "/opt/cuda")
+_DEBIAN = "/usr/lib/nvidia-cuda-toolkit"
+_CPUS = "/sys/devices/system/cpu/online"
+
+
+class Compiler(Tool, frozen=True, kw_only=True, omit_defaults=True):
+    """An nvcc; `apart` says that some of its parts are found by PATH alone (Debian's are)."""
+
+    apart: bool = False
 
 
 class Build(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What a build would take that a server, or this shell, starts.
 
     `env` is the prefix of its Python environment, `variables` those of VARIABLES that are set.
-    `nvcc` is the one that torch would run, found by `nvcc_by`; `beside` are the ptxas and cicc
-    that this one would run. `problem` says why its environment is not known.
+    `nvcc` is the one that torch would run, found by `nvcc_by`; `beside` are the ptxas, cicc and
+    nvlink that this one would run, and `fitting` the directories of PATH with those of its own
+    release where one of another comes first. `gcc` compiles the host's part. `problem` says why
+    its environment is not known.
     """
 
     name: str
@@ -43,6 +56,8 @@ class Build(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     nvcc: Tool | None = None
     nvcc_by: str = ""
     beside: list[Tool] = []
+    fitting: list[str] = []
+    gcc: HostCompiler | None = None
     problem: str = ""
 
 
@@ -59,12 +74,15 @@ class TritonPtxas(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 class ToolchainFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Every nvcc of the host, what each build would take, and each Triton's ptxas.
 
+    `gccs` are the host compilers beside the distribution's own, `cpus` counts those that compile.
     `problem` is why a server may have been missed.
     """
 
-    compilers: list[Tool]
+    compilers: list[Compiler]
     builds: list[Build]
     triton: list[TritonPtxas]
+    gccs: list[HostCompiler] = []
+    cpus: int | None = None
     problem: str = ""
 
 
@@ -83,9 +101,14 @@ def find_nvcc(probe: Probe, env: dict[str, str], root: str = "") -> tuple[str | 
 
 def on_path(probe: Probe, name: str, env: dict[str, str], root: str = "") -> str | None:
     """Return the first file of a name in the directories of an environment's PATH."""
-    directories = env.get("PATH", _PATH).split(":")
-    paths = (f"{root}{directory}/{name}" for directory in directories if directory.startswith("/"))
+    paths = (f"{directory}/{name}" for directory in search_path(env, root))
     return next((path for path in paths if probe.exists(path)), None)
+
+
+def search_path(env: dict[str, str], root: str = "") -> list[str]:
+    """Return the directories of an environment's PATH, each once."""
+    directories = env.get("PATH", _PATH).split(":")
+    return list(dict.fromkeys(root + d.rstrip("/") for d in directories if d.startswith("/")))
 
 
 def collect(probe: Probe) -> ToolchainFacts:
@@ -114,6 +137,8 @@ def collect(probe: Probe) -> ToolchainFacts:
         compilers=_compilers(probe, tools),
         builds=builds,
         triton=_tritons(probe, tools, builds),
+        gccs=host_compiler.others(probe),
+        cpus=_cpus(probe),
         problem=problem,
     )
 
@@ -122,41 +147,48 @@ def _build(probe: Probe, tools: Tools, build: Build, env: dict[str, str] | None)
     if env is None:
         return msgspec.structs.replace(build, problem=build.problem or "its environment is hidden")
     root = container_root(build.env or "")
+    search = search_path(env, root)
     path, by = find_nvcc(probe, env, root)
     nvcc = tools.read(path) if path else None
-    return msgspec.structs.replace(
+    build = msgspec.structs.replace(
         build,
         variables={name: env[name] for name in VARIABLES if name in env},
         nvcc=nvcc,
         nvcc_by=by,
-        beside=_beside(probe, tools, nvcc, env, root) if nvcc and nvcc.release else [],
+    )
+    if nvcc is None or nvcc.release is None:
+        return build
+    beside = parts.beside(probe, tools, nvcc, search)
+    wrong = [tool for tool in beside if tool.release != nvcc.release]
+    return msgspec.structs.replace(
+        build,
+        beside=beside,
+        fitting=parts.fitting(probe, tools, nvcc, wrong, search),
+        gcc=host_compiler.find(probe, env, nvcc.real, search, root),
     )
 
 
-def _beside(probe: Probe, tools: Tools, nvcc: Tool, env: dict[str, str], root: str) -> list[Tool]:
-    """Return the ptxas and cicc that an nvcc runs: its own toolkit's, else those on PATH."""
-    directory = posixpath.dirname(nvcc.real)
-    places = {
-        "ptxas": [f"{directory}/ptxas"],
-        "cicc": [f"{posixpath.dirname(directory)}/nvvm/bin/cicc", f"{directory}/cicc"],
-    }
-    found = []
-    for name, paths in places.items():
-        own = next((path for path in paths if probe.exists(path)), None)
-        if path := own or on_path(probe, name, env, root):
-            found.append(tools.read(path))
-    return found
+def _cpus(probe: Probe) -> int | None:
+    text = probe.text_or_none(_CPUS)
+    return len(cpu_list.parse(text)) if text else None
 
 
-def _compilers(probe: Probe, tools: Tools) -> list[Tool]:
+def _compilers(probe: Probe, tools: Tools) -> list[Compiler]:
     """Return every nvcc of the host, each program once."""
-    places = [f"/usr/local/{n}" for n in probe.names("/usr/local") if n.startswith("cuda-")]
-    directories = [f"{place}/bin" for place in (*places, _CUDA, *_TOOLKITS)]
-    directories += [d for d in probe.env.get("PATH", _PATH).split(":") if d.startswith("/")]
+    places = [
+        f"{parent}/{name}"
+        for parent in ("/usr/local", "/opt")
+        for name in probe.names(parent)
+        if name.startswith("cuda-")
+    ]
+    places += [_CUDA, _DEBIAN, "/opt/cuda"]
+    directories = [*(f"{place}/bin" for place in places), *search_path(probe.env)]
     paths = [f"{directory}/nvcc" for directory in directories]
-    found: dict[object, Tool] = {}
+    found: dict[object, Compiler] = {}
     for tool in (tools.read(path) for path in paths if probe.exists(path)):
-        found.setdefault(identity(probe, tool.real), tool)
+        apart = tool.release is not None and not parts.whole(probe, tool)
+        compiler = Compiler(**msgspec.structs.asdict(tool), apart=apart)
+        found.setdefault(identity(probe, tool.real), compiler)
     return list(found.values())
 
 

@@ -22,13 +22,14 @@ _TEXT_BYTES = 1 << 28  # cicc of 13.0 is a file of 77 MB
 class Tool(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A compiler's file and its CUDA release (12.8), None for `problem`, where it cannot be told.
 
-    `real` is the program behind links and scripts.
+    `real` is the program behind links and scripts; `missing` says that there is no such file.
     """
 
     path: str
     real: str
     release: str | None = None
     problem: str = ""
+    missing: bool = False
 
 
 class Tools:
@@ -42,6 +43,9 @@ class Tools:
         """Return what a tool is; scripts are followed to the program that they run."""
         real, problem = path, ""
         try:
+            if not self._probe.exists(path):
+                text = f"{path}: No such file or directory"
+                return Tool(path=path, real=path, problem=text, missing=True)
             real = self._program(path)
             if real not in self._releases:
                 self._releases[real] = self._release(real)
