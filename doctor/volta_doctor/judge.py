@@ -52,7 +52,8 @@ def examine(facts: Facts, row: Row, profile: Profile) -> list[Finding]:
             return [row.unknown(section.error or "not collected")]
     try:
         found = CHECKS[row.id](facts, row)
-        return [found] if isinstance(found, Finding) else list(found)
+        findings = [found] if isinstance(found, Finding) else list(found)
+        return findings or [row.unknown("Nothing is recorded that could be judged.")]
     except Missing as reason:
         return [row.unknown(str(reason))]
     except Exception as error:  # a fault in one check must not hide the others' findings

@@ -38,6 +38,15 @@ def test_ids_are_listed_once():
         check("iommu")
 
 
+def test_a_check_that_says_nothing_or_breaks_cannot_tell(monkeypatch, snapshot_with):
+    facts = snapshot_with({}).facts
+    for function, says in ((lambda *_: [], "Nothing is recorded"), (lambda *_: [][0], "failed")):
+        monkeypatch.setitem(CHECKS, "iommu", function)
+        (finding,) = examine(facts, ROWS["iommu"], detect(facts))
+        assert finding.status == Status.UNKNOWN
+        assert says in finding.message
+
+
 def test_a_consequence_is_folded_under_its_cause():
     folded = fold([found("driver-loaded"), found("smi-rc")])
     assert folded[0].hides == ["smi-rc"]
