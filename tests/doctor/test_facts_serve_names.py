@@ -37,6 +37,16 @@ def test_units_of_one_name_are_servers_of_their_own(host):
     }
 
 
+def test_several_servers_of_one_unit_stand_for_it(host):
+    group = "/system.slice/llm.service"
+    files = {"/etc/systemd/system/llm.service": UNIT % 1} | running(7, group) | running(8, group)
+    found = serve.collect(host(files=files)).servers
+    assert [(server.name, server.unit) for server in found] == [
+        ("pid 7", "llm.service"),
+        ("pid 8", "llm.service"),
+    ]
+
+
 def test_an_alias_is_no_second_server(host):
     units = {
         "/usr/lib/systemd/system/llm.service": UNIT % 1,
@@ -69,10 +79,10 @@ def test_an_environment_that_is_not_found_is_not_passed_over(host):
     unit = "[Service]\nExecStart=/opt/conda/bin/conda run -n x vllm serve m\n"
     probe = host(files={"/etc/systemd/system/a.service": unit})
     (server,) = serve.collect(probe).servers
-    assert server.python_problem == "no Python of vllm was found"
+    assert server.python_problem == "the Python that runs vllm was not found"
     (env,) = python_envs.collect(probe).envs
     assert (env.prefix, env.used_by) == ("a.service", ["a.service"])
-    assert env.problem == "no Python of vllm was found"
+    assert env.problem == "the Python that runs vllm was not found"
 
 
 def test_secrets_in_what_is_told_of_files(host):

@@ -73,9 +73,9 @@ def device_flaws(unit: UnitFacts) -> Iterator[Flaw]:
         if hidden:
             text = f"PrivateDevices=yes hides {', '.join(hidden)}"
             yield Flaw("fail", text, "PrivateDevices=yes", mend)
-        else:
-            text = "PrivateDevices=yes with bound devices has not been tried with CUDA"
-            yield Flaw("info", text, "PrivateDevices=yes", mend)
+            return  # it closes DevicePolicy as well
+        text = "PrivateDevices=yes with bound devices has not been tried with CUDA"
+        yield Flaw("info", text, "PrivateDevices=yes", mend)
     # The manager of a user has no right to filter devices.
     if unit.user is None and (unit.device_allow or unit.device_policy in ("closed", "strict")):
         shut = [

@@ -121,7 +121,10 @@ def _packages_of_13(env: PythonEnv) -> Iterator[Evidence]:
         of_nvidia = item.name in table.names and _major(item.version) >= _too_new()
         if of_nvidia or tag.search(f"-{item.build}"):
             yield Evidence(f"{env.prefix}/conda-meta", f"{item.name} {item.version} {item.build}")
-    if env.torch_cuda and _major(env.torch_cuda) >= _too_new():
+    named = any(
+        canonicalize_name(p.name) == "torch" and tag.search(p.version) for p in env.distributions
+    )
+    if env.torch_cuda and not named and _major(env.torch_cuda) >= _too_new():
         text = f"torch {env.torch} (CUDA {env.torch_cuda})"
         yield Evidence(f"torch/version.py in {env.prefix}", text)
 

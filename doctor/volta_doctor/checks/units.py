@@ -10,6 +10,7 @@ from volta_doctor.facts.model import Facts, Missing
 from volta_doctor.facts.serve import Server
 from volta_doctor.facts.units import PERSISTENCED, Limit, UnitFacts, UnitsFacts, owner_of
 from volta_doctor.findings import Evidence, Finding, Step
+from volta_doctor.words import several
 
 Judge = Callable[[Server, UnitFacts], Finding]
 
@@ -122,7 +123,7 @@ def unit_limits(facts: Facts, row: Row) -> Finding | Iterable[Finding]:
         # CAP_IPC_LOCK exempts root (mlock(2)); without a card nothing is locked.
         if locked != "infinity" and on_gpus(facts, server) and not _is_root(unit):
             low.append(
-                f"it may lock {gib(locked)} of memory, and CUDA and NCCL lock what they copy"
+                f"it may lock {locked / 2**20:g} MiB of memory, and CUDA and NCCL lock what they copy"
             )
         if low:
             more = ":".join(str(_at_least(limit)) for limit in (soft, hard))
@@ -159,9 +160,10 @@ def unit_start(facts: Facts, row: Row) -> Finding | Iterable[Finding]:
             return row.unknown("systemd does not tell its state.", subject=server.name)
         state = f"ActiveState={unit.active_state} Result={unit.result} NRestarts={unit.restarts}"
         if start_limit_hit(unit):
+            status = f", status {unit.exit_status}" if unit.exit_status else ""
             text = (
-                f"systemd has given up on it after {unit.restarts} restarts (StartLimitBurst"
-                f" {unit.start_limit_burst}): last result {unit.result}, status {unit.exit_status}."
+                f"systemd has given up on it after {several(unit.restarts or 0, 'restart')}"
+                f" (StartLimitBurst {unit.start_limit_burst}): last result {unit.result}{status}."
             )
             return row.fail(text, seen(unit, state), subject=server.name)
         evidence, problems, steps = [seen(unit, state)], [], []

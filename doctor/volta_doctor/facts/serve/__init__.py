@@ -80,15 +80,16 @@ class ServeFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 def find(probe: Probe) -> ServeFacts:
     """Find the servers; other collectors call it through `probe.once(find)`.
 
-    What a server runs with outweighs what its unit would start. The release's server is listed
-    even where its unit is gone.
+    What a server runs with outweighs what its unit would start; where several run in one unit they
+    stand for it. The release's server is listed even where its unit is gone.
     """
     running, hidden = from_processes(probe)
     release, units = from_release(probe), from_units(probe)
     prepared = {(launch.name, launch.manager): launch for launch in units}
     if release and not any(launch.name == release.name for launch in units):
         prepared[release.name, None] = release
-    launches = dict(prepared)
+    crowded = {(launch.unit, launch.manager) for launch in running if launch.name != launch.unit}
+    launches = {key: launch for key, launch in prepared.items() if key not in crowded}
     for launch in running:
         key = (launch.name, launch.manager)
         if release and release.unit is None and release.command.words[0] in launch.command.words:
@@ -154,7 +155,7 @@ def _server(probe: Probe, launch: Launch) -> Server:
         lambda: interpreter.find(probe, launch.command, env, launch.exe, launch.root), no_python
     )
     if prefix is None and launch.engine.python and not python_problem:
-        python_problem = f"no Python of {launch.command.words[0]} was found"
+        python_problem = f"the Python that runs {launch.command.words[0]} was not found"
     if engine == "vllm" and prefix and _or_why(lambda: _is_fork(probe, prefix), False)[0]:
         engine = "1cat-vllm"
     model, places = flags.model, (env, launch.home, launch.directory, launch.root)
