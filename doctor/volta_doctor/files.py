@@ -1,8 +1,26 @@
-"""Files that appear whole or not at all."""
+"""Files of the user: read within reason, written whole or not at all."""
 
+import errno
 import os
 import stat
 from pathlib import Path
+from typing import BinaryIO
+
+_LARGEST = 64 << 20  # bytes; a snapshot of sixteen GPUs has less than one of these
+
+
+def read(path: Path | str) -> bytes:
+    """Return a file's content. Raises OSError, also where it is larger than any of ours can be."""
+    with Path(path).open("rb") as file:
+        return within(file)
+
+
+def within(file: BinaryIO) -> bytes:
+    """Return what a file still holds; a device may hold more than memory. Raises OSError."""
+    data = file.read(_LARGEST + 1)
+    if len(data) > _LARGEST:
+        raise OSError(errno.EFBIG, f"larger than {_LARGEST >> 20} MiB")
+    return data
 
 
 def write(path: Path, data: bytes) -> None:

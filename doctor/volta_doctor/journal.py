@@ -9,7 +9,7 @@ from typing import Literal
 
 import msgspec
 
-from volta_doctor.files import write
+from volta_doctor.files import read, write
 from volta_doctor.findings import Step
 
 SCHEMA = 1
@@ -74,7 +74,7 @@ class Journal:
         import yaml
 
         try:
-            file = msgspec.yaml.decode(path.read_bytes(), type=_File)
+            file = msgspec.yaml.decode(read(path), type=_File)
         except OSError as error:
             raise JournalError(f"{path}: {error.strerror}") from error
         except (msgspec.DecodeError, yaml.YAMLError, ValueError, RecursionError) as error:

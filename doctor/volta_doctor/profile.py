@@ -11,6 +11,7 @@ from volta_doctor.catalog import compat
 from volta_doctor.facts.expect import Expect
 from volta_doctor.facts.model import Facts
 from volta_doctor.facts.pci import DEVICES, PciDevice, PciFacts
+from volta_doctor.files import read
 
 SECTIONS = ("host", "pci", "modules", "release")
 SITE = Path("/etc/volta-doctor/profiles")
@@ -198,11 +199,12 @@ def _read(path: Path) -> Definition:
     import msgspec.yaml
 
     try:
-        return msgspec.yaml.decode(path.read_bytes(), type=Definition)
+        return msgspec.yaml.decode(read(path), type=Definition)
     except OSError as error:
         raise ProfileError(f"{path}: {error.strerror}") from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise ProfileError(f"{path}: {error}") from error
+        words = " ".join(str(error).split())
+        raise ProfileError(f"{path}: not a profile: {words}") from error
 
 
 def _name(name_or_path: str) -> str:

@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import structs
 
+from volta_doctor import files
 from volta_doctor.findings import PROBLEMS, Finding, Waived
 
 _SITE = Path("/etc/volta-doctor/waivers.yaml")
@@ -73,7 +74,7 @@ def load(path: Path, ids: Collection[str]) -> list[Waiver]:
     import yaml
 
     try:
-        text = path.read_text(encoding="utf-8")
+        text = files.read(path).decode()
         node = yaml.compose(text, Loader=yaml.SafeLoader)
         entries = yaml.safe_load(text)
     except OSError as error:

@@ -63,6 +63,11 @@ def test_the_schema_refuses_a_report_of_another_shape(doctor, saved):
         (["chek"], "chek"),
         (["snapshot"], "--output"),
         (["snapshot", "-o", "/no/such/file"], "/no/such/file"),
+        (["check", "--snapshot", ""], "it is empty"),
+        (["fix", "--undo", ""], "it is empty"),
+        (["check", "--snapshot", "/dev/zero"], "/dev/zero: larger than 64 MiB"),
+        (["check", "--waivers", "/dev/zero"], "/dev/zero: larger than 64 MiB"),
+        (["watch", "-n", "nan"], "'nan'"),
     ],
 )
 def test_wrong_usage_is_64(doctor, args, says):
@@ -78,6 +83,14 @@ def test_another_schema_is_wrong_usage(doctor, tmp_path, healthy):
     done = doctor("check", "--snapshot", str(path))
     assert done.returncode == 64
     assert "schema 9" in done.stderr
+
+
+def test_a_file_nested_without_end_is_no_snapshot(doctor, tmp_path):
+    path = tmp_path / "s.json"
+    path.write_text('{"schema":1,"tool":' + "[" * 100_000)
+    done = doctor("check", "--snapshot", str(path))
+    assert (done.returncode, done.stdout) == (64, "")
+    assert f"{path}: not a snapshot" in done.stderr
 
 
 @pytest.mark.parametrize("taken", ["yesterday", "2026-11-30T21:20:00", "0001-01-01T00:00:00+09:00"])
@@ -145,6 +158,17 @@ def test_a_reader_that_leaves_changes_no_verdict(repo, saved):
         env=env,
     )
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    "args", ["--help", "list", "check --snapshot SAVED", "check --format json --snapshot SAVED"]
+)
+def test_a_full_disk_is_told_in_a_line(repo, saved, args):
+    command = f"{sys.executable} -m volta_doctor {args.replace('SAVED', saved({}))} >/dev/full"
+    env = {**os.environ, "PYTHONPATH": str(repo / "doctor"), "PYTHONUNBUFFERED": ""}
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, env=env)
+    assert done.returncode == 3
+    assert done.stderr == "Error: the report cannot be written: No space left on device\n"
 
 
 def best_of(count, run):

@@ -79,7 +79,7 @@ def test_sections_that_were_not_read_are_those_of_the_time_before(snapshot_with)
 def start(repo, tmp_path, stdout):
     paths = {"PYTHONPATH": str(repo / "doctor"), "XDG_CONFIG_HOME": str(tmp_path)}
     return subprocess.Popen(
-        [sys.executable, "-m", "volta_doctor", "watch", "-n", "0.5", "--select", "iommu"],
+        [sys.executable, "-m", "volta_doctor", "watch", "-n", "1", "--select", "iommu"],
         stdout=stdout,
         stderr=subprocess.PIPE,
         env={**os.environ, **paths, "TERM": "xterm", "COLUMNS": "80", "LINES": "24"},

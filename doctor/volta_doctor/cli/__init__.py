@@ -58,10 +58,14 @@ def main() -> None:
         code = _WRONG_USAGE
     except click.Abort:
         code = _INTERRUPTED
-    except Exception:
+    except Exception as error:
         # Python's own exit code for this is 1, which here would read as "warnings".
-        import traceback
-
-        traceback.print_exc()
         code = _COULD_NOT_TELL
+        if isinstance(error, OSError) and error.filename is None:  # not of opening: of writing
+            click.echo(f"Error: the report cannot be written: {error.strerror}", err=True)
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # for what is still in the buffer
+        else:
+            import traceback
+
+            traceback.print_exc()
     sys.exit(code)

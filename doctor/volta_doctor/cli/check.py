@@ -2,7 +2,7 @@
 
 import click
 
-from volta_doctor.cli.options import Scope, scoped
+from volta_doctor.cli.options import Named, Scope, scoped
 
 
 class Format(click.ParamType):  # type: ignore[type-arg]  # not generic before click 8.4
@@ -30,7 +30,9 @@ class Format(click.ParamType):  # type: ignore[type-arg]  # not generic before c
 
 @click.command()
 @click.option("--format", "form", type=Format(), default="table", help="table is for a reader.")
-@click.option("-o", "--output", metavar="FILE", help="Write the report there; it appears whole.")
+@click.option(
+    "-o", "--output", type=Named(), metavar="FILE", help="Write the report there; it appears whole."
+)
 @click.option("-v", "--verbose", is_flag=True, help="Every finding with all its evidence.")
 @scoped()
 @click.pass_context

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from volta_doctor.cli.options import Scope, scoped
+from volta_doctor.cli.options import Named, Scope, scoped
 
 if TYPE_CHECKING:
     from volta_doctor.cli.looking import Look
@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("old", metavar="OLD")
-@click.argument("new", metavar="NEW")
+@click.argument("old", type=Named(), metavar="OLD")
+@click.argument("new", type=Named(), metavar="NEW")
 @click.option("--format", "form", type=click.Choice(["text", "json"]), default="text")
 @scoped("select", "ignore", "profile", "waivers", "plugins")
 @click.pass_context

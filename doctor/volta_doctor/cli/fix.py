@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from volta_doctor.cli.options import Scope, scoped
+from volta_doctor.cli.options import Named, Scope, scoped
 
 if TYPE_CHECKING:
     from volta_doctor.cli.looking import Look
@@ -22,7 +22,9 @@ _ALL_TAKEN_BACK, _NOT_ALL = 0, 2
 @click.command()
 @click.option("--apply", "apply_it", is_flag=True, help="Take the safe ones, asking before each.")
 @click.option("--yes", is_flag=True, help="With --apply: do not ask.")
-@click.option("--undo", metavar="JOURNAL", help="Take back what an earlier --apply did.")
+@click.option(
+    "--undo", type=Named(), metavar="JOURNAL", help="Take back what an earlier --apply did."
+)
 @scoped("snapshot", "select", "ignore", "profile", "waivers", "plugins", "since", "root")
 @click.pass_context
 def fix(context: click.Context, scope: Scope, apply_it: bool, yes: bool, undo: str | None) -> None:

@@ -85,16 +85,16 @@ def since(snapshot: "Snapshot", older: "Snapshot") -> "Snapshot":
 
 def read(path: str) -> "Snapshot":
     """Read a snapshot; - is stdin. Raises click.ClickException naming the file and its fault."""
+    from volta_doctor import files
     from volta_doctor.facts import model
 
     try:
-        data = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
+        data = files.within(sys.stdin.buffer) if path == "-" else files.read(path)
         return model.decode(data)
-    except OSError as error:
-        raise click.ClickException(f"{path}: {error.strerror}") from error
-    except model.SnapshotError as error:
+    except (OSError, model.SnapshotError) as error:
         name = "stdin" if path == "-" else path
-        raise click.ClickException(f"{name}: {error}") from error
+        why = error.strerror if isinstance(error, OSError) else error
+        raise click.ClickException(f"{name}: {why}") from error
 
 
 def probe(root: str | None) -> "Probe":

@@ -13,6 +13,18 @@ if TYPE_CHECKING:
     from volta_doctor.catalog import Row
 
 
+class Named(click.ParamType):  # type: ignore[type-arg]  # not generic before click 8.4
+    """The name of a file or a directory; empty it is a shell variable that is not set."""
+
+    name = "path"
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return the name. Raises click.BadParameter where there is none."""
+        if not value:
+            self.fail("it is empty", param, ctx)
+        return value
+
+
 @dataclass(frozen=True)
 class Scope:
     """Which host and which checks; a verb without one of the options has its default.
@@ -33,7 +45,10 @@ class Scope:
 
 _OPTIONS = {
     "snapshot": click.option(
-        "--snapshot", metavar="FILE", help="Judge saved facts (- is stdin), not this host."
+        "--snapshot",
+        type=Named(),
+        metavar="FILE",
+        help="Judge saved facts (- is stdin), not this host.",
     ),
     "select": click.option(
         "--select", metavar="IDS", multiple=True, help="Only these checks and areas (a,b,c)."
@@ -48,18 +63,21 @@ _OPTIONS = {
     ),
     "waivers": click.option(
         "--waivers",
+        type=Named(),
         metavar="FILE",
         help="Waivers, in place of /etc/volta-doctor/waivers.yaml and"
         " ~/.config/volta-doctor/waivers.yaml.",
     ),
     "plugins": click.option(
         "--plugins",
+        type=Named(),
         metavar="DIR",
         multiple=True,
         help="A directory of your own checks, besides /etc/volta-doctor/checks.d.",
     ),
     "since": click.option(
         "--since",
+        type=Named(),
         metavar="FILE",
         help="Count errors from this earlier snapshot on, not from the last look.",
     ),
@@ -70,6 +88,7 @@ _OPTIONS = {
     ),
     "root": click.option(
         "--root",
+        type=Named(),
         metavar="DIR",
         help="Install root to judge: $VOLTA_ROOT, else /opt/volta or ~/.local/share/volta.",
     ),

@@ -4,20 +4,24 @@ from typing import TYPE_CHECKING
 
 import click
 
-from volta_doctor.cli.options import Scope, scoped
+from volta_doctor.cli.options import Named, Scope, scoped
 
 if TYPE_CHECKING:
     from volta_doctor.facts.model import Snapshot
 
 
 @click.command()
-@click.option("-o", "--output", metavar="FILE", required=True, help="Where to; - is stdout.")
+@click.option(
+    "-o", "--output", type=Named(), metavar="FILE", required=True, help="Where to; - is stdout."
+)
 @click.option(
     "--redact",
     is_flag=True,
     help="Without host and user names, addresses, serials and free text; the verdict stays.",
 )
-@click.option("--from", "source", metavar="FILE", help="Take this snapshot (- is stdin).")
+@click.option(
+    "--from", "source", type=Named(), metavar="FILE", help="Take this snapshot (- is stdin)."
+)
 @scoped("root", "active")
 def snapshot(scope: Scope, output: str, redact: bool, source: str | None) -> None:
     """Save this host's facts, for check --snapshot on any machine."""

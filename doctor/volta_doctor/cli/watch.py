@@ -26,15 +26,15 @@ _ALL_S = 60.0
     "-n",
     "--interval",
     metavar="SECONDS",
-    type=click.FloatRange(min=0.5),
-    default=5.0,
+    type=click.IntRange(1, 86_400),
+    default=5,
     show_default=True,
     help="From one look to the next; what takes long to read is read once a minute.",
 )
 @click.option("-v", "--verbose", is_flag=True, help="Every finding with all its evidence.")
 @scoped("select", "ignore", "profile", "waivers", "plugins", "since", "root")
 @click.pass_context
-def watch(context: click.Context, scope: Scope, interval: float, verbose: bool) -> None:
+def watch(context: click.Context, scope: Scope, interval: int, verbose: bool) -> None:
     """Judge this host again and again, and mark what changed, until Ctrl-C.
 
     Not on a terminal, it writes a new block whenever a verdict changed. The exit code is that of

@@ -163,6 +163,8 @@ def _thread(
 
 def _fork(name: str, collector: Collector, probe: Probe) -> Callable[[float], Section[Any] | None]:
     reader, writer = os.pipe()
+    # Python loses a Ctrl-C that comes while it forks; and to a child it means nothing.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     child = os.fork()
     if child == 0:
         try:
@@ -177,6 +179,7 @@ def _fork(name: str, collector: Collector, probe: Probe) -> Callable[[float], Se
         finally:
             os._exit(0)
     os.close(writer)
+    signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     def wait(seconds: float) -> Section[Any] | None:
         deadline = time.monotonic() + seconds

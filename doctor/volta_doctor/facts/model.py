@@ -142,7 +142,7 @@ def decode(data: bytes) -> Snapshot:
                 f"the snapshot has schema {schema}, this volta-doctor reads schema {SCHEMA}"
             )
         snapshot = msgspec.json.decode(data, type=Snapshot)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise SnapshotError(f"not a snapshot: {error}") from error
     if not _is_time(snapshot.taken):
         raise SnapshotError(
