@@ -118,9 +118,15 @@ class Probe:
             raise CannotLook(f"{path}: {error.strerror}") from error
 
     def open(self, path: Path | str) -> BinaryIO:
-        """Open a file to read parts of it; a device or a pipe is refused. Raises CannotLook."""
+        """Open a file to read parts of it. Raises CannotLook.
+
+        A device, a pipe or a socket is refused before it is opened, for that may have effects.
+        """
+        real = self.path(path)
         try:
-            fd = os.open(self.path(path), os.O_RDONLY | os.O_NONBLOCK)
+            if not S_ISREG(real.stat().st_mode):
+                raise CannotLook(f"{path}: not a file")
+            fd = os.open(real, os.O_RDONLY | os.O_NONBLOCK)
         except OSError as error:
             raise CannotLook(f"{path}: {error.strerror}") from error
         if not S_ISREG(os.fstat(fd).st_mode):
@@ -137,14 +143,22 @@ class Probe:
         is told of those that cannot be read.
         """
         before = str(self.root).rstrip("/")
-
-        def complain(error: OSError) -> None:
-            unread(f"{str(error.filename).removeprefix(before)}: {error.strerror}")
-
-        for path, below, files in os.walk(self.path(directory), onerror=complain):
+        todo = [str(self.path(directory))]
+        while todo:  # os.walk calls itself, and a thousand levels are more than Python bears
+            path = todo.pop()
             here = path.removeprefix(before)
-            below[:] = [n for n in sorted(below) if n not in skip and f"{here}/{n}" not in skip]
-            yield here, files
+            try:
+                entries = list(os.scandir(path))
+            except OSError as error:
+                unread(f"{here}: {error.strerror}")
+                continue
+            yield here, [entry.name for entry in entries if not _is_directory(entry)]
+            below = sorted(e.name for e in entries if _is_directory(e, follow_links=False))
+            todo += [
+                f"{path.rstrip('/')}/{name}"
+                for name in reversed(below)
+                if name not in skip and f"{here.rstrip('/')}/{name}" not in skip
+            ]
 
     def names(self, directory: Path | str) -> list[str]:
         """Return the sorted names in a directory, none where there is no such directory."""
@@ -298,3 +312,11 @@ class Probe:
         # An empty PATH element means the current directory, where no tool of the host lies.
         given = self.env.get("PATH", "/usr/local/bin:/usr/bin:/bin").split(":")
         return [d for d in dict.fromkeys([*given, *_SBIN]) if d.startswith("/")]
+
+
+def _is_directory(entry: "os.DirEntry[str]", follow_links: bool = True) -> bool:
+    """Say whether an entry is a directory, or a link to one; a link in a circle is none."""
+    try:
+        return entry.is_dir(follow_symlinks=follow_links)
+    except OSError:
+        return False

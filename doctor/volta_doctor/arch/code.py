@@ -1,0 +1,199 @@
+"""Reads one open file, whatever it is, for its device code."""
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+
+import msgspec
+
+from volta_doctor.arch import ar, build_info, cubin, pe
+from volta_doctor.arch.model import BuildInfo, CodeFile, Kind
+from volta_doctor.arch.streams import Deadline, TooLate, Window
+from volta_doctor.facts import elf, fatbin
+from volta_doctor.facts.elf import NotRead, Readable, Section, read_at
+from volta_doctor.facts.fatbin import DeviceCode, Survey
+from volta_doctor.probe import CannotLook
+
+# The libraries of CUDA, and those of torch that need them: libcudart.so.12, cublas64_12.dll
+_GPU_LIBRARY = re.compile(
+    r"(?:lib)?(?:cu(?:da|blas|dnn|fft|rand|solver|sparse|file|pti)|nvcuda|nvrtc|nvjitlink|nvshmem"
+    r"|nvtoolsext|nvjpeg|npp|nccl|torch_cuda|c10_cuda)[\w-]*\.(?:so|dll)",
+    re.IGNORECASE,
+)
+_PTX_BYTES = 1 << 16
+_PTX_ISA = re.compile(rb"^\s*\.version\s+(\d+\.\d+)", re.MULTILINE)
+_PTX_TARGET = re.compile(rb"^\s*\.target\s+sm_(\d+[af]?)\b", re.MULTILINE)
+_PTX_RELEASE = re.compile(rb"^// Cuda compilation tools, release (\d+\.\d+)", re.MULTILINE)
+
+Beside = Callable[[str], AbstractContextManager[tuple[Readable, int]]]
+
+
+def read(
+    file: Readable, path: str, size: int, deadline: Deadline, beside: Beside | None = None
+) -> Iterator[CodeFile]:
+    """Yield what is of interest in a file: itself, or the members of an archive.
+
+    `path` is what to call it. `beside` opens the files that a thin archive names; without it they
+    cannot be had. Raises TooLate and nothing else: what is wrong with a file is its `problem`.
+    """
+    try:
+        head = read_at(file, 0, min(size, len(ar.MAGIC)))
+    except TooLate:
+        raise
+    except NotRead as reason:
+        yield CodeFile(path=path, kind="elf", size=size, problem=f"it {reason}")
+        return
+    if head in (ar.MAGIC, ar.THIN):
+        yield from _read_archive(file, path, size, deadline, beside)
+    elif found := _read_one(file, path, size, head):
+        yield found
+
+
+def _read_archive(
+    file: Readable, path: str, size: int, deadline: Deadline, beside: Beside | None
+) -> Iterator[CodeFile]:
+    try:
+        for member in ar.members(file, size):
+            deadline.check()
+            name = f"{path}!{member.name}"
+            if member.offset is not None:
+                content = Window(file, member.offset, member.size)
+                found = _read_member(content, name, member.size)
+            elif beside is None:
+                found = _broken(name, "elf", 0, "lies outside of this archive")
+            else:
+                try:
+                    with beside(member.name) as (content_beside, bytes_):
+                        found = _read_member(content_beside, name, bytes_)
+                except CannotLook as reason:
+                    found = CodeFile(path=name, kind="elf", size=0, problem=str(reason))
+            if found:
+                yield found
+    except TooLate:
+        raise
+    except NotRead as reason:
+        yield _broken(path, "archive", size, str(reason))
+
+
+def _read_member(file: Readable, path: str, size: int) -> CodeFile | None:
+    """Read a member; an archive in an archive is not followed."""
+    try:
+        head = read_at(file, 0, min(size, len(ar.MAGIC)))
+    except TooLate:
+        raise
+    except NotRead as reason:
+        return _broken(path, "elf", size, str(reason))
+    return _read_one(file, path, size, head)
+
+
+def _read_one(file: Readable, path: str, size: int, head: bytes) -> CodeFile | None:
+    for magic, kind, look in _FORMATS:
+        if not (head.startswith(magic) if magic else path.endswith(".ptx")):
+            continue
+        try:
+            found = look(file, path, size)
+        except elf.NotElf:
+            return None  # a program for another machine
+        except TooLate:
+            raise
+        except NotRead as reason:
+            return _broken(path, kind, size, str(reason))
+        is_wanted = found and (found.code or found.problem or _asks_for_gpu(found.needs))
+        return found if is_wanted else None
+    return None
+
+
+def _broken(path: str, kind: Kind, size: int, reason: str) -> CodeFile:
+    return CodeFile(path=path, kind=kind, size=size, problem=f"it {reason}")
+
+
+def _asks_for_gpu(needs: list[str]) -> bool:
+    return any(_GPU_LIBRARY.match(name) for name in needs)
+
+
+def _read_elf(file: Readable, path: str, size: int) -> CodeFile | None:
+    if elf.header(file).machine == elf.EM_CUDA:
+        arch, release = cubin.read(file)
+        code, build = DeviceCode(sass={arch: 1}), BuildInfo(nvcc=release)
+        return CodeFile(path=path, kind="cubin", size=size, code=code, build=build)
+    found = elf.sections(file)
+    survey = fatbin.survey(file, found)
+    needs, build, problem = list[str](), BuildInfo(), survey.code.problem
+    try:
+        needs = elf.needed(file, found)
+        build = build_info.read(file, found, needs, path)
+    except NotRead as reason:
+        problem = problem or str(reason)
+    return CodeFile(
+        path=path,
+        kind="elf",
+        size=size,
+        code=survey.code,
+        ptx_isa=survey.ptx_isa,
+        needs=needs,
+        build=msgspec.structs.replace(build, nvcc=_release(file, survey)),
+        problem=f"it {problem}" if problem else "",
+    )
+
+
+def _read_fatbin(file: Readable, path: str, size: int) -> CodeFile:
+    return _of_sections(file, path, "fatbin", size, [Section(fatbin.SECTIONS[0], 0, size, 0)], [])
+
+
+def _read_pe(file: Readable, path: str, size: int) -> CodeFile | None:
+    image = pe.read(file)
+    return image and _of_sections(file, path, "pe", size, image.sections, image.needs)
+
+
+def _of_sections(
+    file: Readable, path: str, kind: Kind, size: int, found: list[Section], needs: list[str]
+) -> CodeFile:
+    survey = fatbin.survey(file, found)
+    problem = survey.code.problem
+    return CodeFile(
+        path=path,
+        kind=kind,
+        size=size,
+        code=survey.code,
+        ptx_isa=survey.ptx_isa,
+        needs=needs,
+        build=BuildInfo(nvcc=_release(file, survey), python=build_info.python_tag(path)),
+        problem=f"it {problem}" if problem else "",
+    )
+
+
+def _read_ptx(file: Readable, path: str, size: int) -> CodeFile:
+    text = read_at(file, 0, min(size, _PTX_BYTES))
+    isa, target, release = (p.search(text) for p in (_PTX_ISA, _PTX_TARGET, _PTX_RELEASE))
+    if not isa or not target:
+        raise NotRead("is no PTX: it lacks .version or .target")
+    arch = target[1].decode()
+    return CodeFile(
+        path=path,
+        kind="ptx",
+        size=size,
+        code=DeviceCode(ptx={arch: 1}),
+        ptx_isa={arch: isa[1].decode()},
+        build=BuildInfo(nvcc=release[1].decode() if release else None),
+    )
+
+
+def _release(file: Readable, survey: Survey) -> str | None:
+    """Return the toolkit that made a file's first machine code, None where that is compressed."""
+    piece = survey.first_sass
+    if piece is None:
+        return None
+    try:
+        return cubin.read(Window(file, piece.offset, piece.size)).release
+    except NotRead:
+        return None
+
+
+_Look = Callable[[Readable, str, int], CodeFile | None]
+# What a file begins with; PTX is a text and known by its name.
+_FORMATS: tuple[tuple[bytes, Kind, _Look], ...] = (
+    (b"\x7fELF", "elf", _read_elf),
+    (fatbin.MAGIC, "fatbin", _read_fatbin),
+    (pe.MAGIC, "pe", _read_pe),
+    (b"", "ptx", _read_ptx),
+)
