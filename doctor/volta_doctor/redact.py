@@ -18,6 +18,7 @@ from volta_doctor.facts.model import Snapshot
 
 GONE = "(redacted)"
 _SHORTEST = 3  # letters of a name that is looked for in texts
+_WORDS = ("unit", "user", "host", "domain", "serial", "container")  # the kinds of such names
 
 _GPU = re.compile(r"\b(?:GPU|MIG)-[0-9a-fA-F]{1,8}(?:-[0-9a-fA-F]{0,12}){0,4}")
 _UUID = re.compile(r"(?<!GPU-)(?<!MIG-)\b[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}\b")
@@ -126,6 +127,7 @@ class _Site:
             "home": self._scrub,
             "serial": lambda text: self._name("serial", text),
             "container": lambda text: self._name("container", text),
+            "unit": self._scrub,
             "key": self._key,
             "argv": self._argument,
             "cmdline": self._cmdline,
@@ -140,6 +142,11 @@ class _Site:
                 self._learn_domain(text)
         elif kind in ("user", "serial", "container"):
             self._name(kind, text)
+        elif kind == "unit":
+            name, _, suffix = text.rpartition(".")
+            known = self._known.setdefault("unit", {})
+            if name and name.lower() not in table().keep_names:
+                known.setdefault(text, f"unit{len(known) + 1}.{suffix}")
         if kind != "plain":
             for match in _HOME.finditer(text):
                 self._name("user", match[1])
@@ -188,7 +195,7 @@ class _Site:
         if self._words is None:
             words = {
                 word
-                for kind in ("host", "domain", "user", "serial", "container")
+                for kind in _WORDS
                 for word in self._known.get(kind, {})
                 if len(word) >= _SHORTEST
             }
@@ -201,8 +208,7 @@ class _Site:
         return self._words
 
     def _word(self, match: re.Match[str]) -> str:
-        kinds = ("user", "host", "domain", "serial", "container")
-        known = (self._known[kind].get(match[0]) for kind in kinds if kind in self._known)
+        known = (self._known[kind].get(match[0]) for kind in _WORDS if kind in self._known)
         return next(filter(None, known), None) or self._name("host", match[0])
 
     def _home(self, match: re.Match[str]) -> str:

@@ -90,6 +90,9 @@ SITE = {
             0: {
                 "argv": ["/home/alice/venv/bin/vllm", "--port", "8000", "--served-model-name=acme"],
                 "env": {"CUDA_VISIBLE_DEVICES": "GPU-8932,GPU-89aa", "A": "/home/bo/x:/srv/alice"},
+                "unit": "vllm-globex.service",
+                "name": "vllm-globex.service",
+                "source": "/etc/systemd/system/vllm-globex.service.d/10.conf",
                 "user": "alice",
                 "home": "/home/alice",
                 "prefix": "/home/alice/venv",
@@ -124,6 +127,7 @@ NAMES += [
     "89aaaa",
     "GPU-8932",
     "alice",
+    "globex",
     "acme",
     "/home/bo/",
     "lb9",
@@ -146,6 +150,8 @@ def test_the_same_thing_gets_the_same_stand_in(snapshot_with):
     facts = redacted(snapshot_with(SITE)).facts
     server = facts.serve.data.servers[0]
     assert server.user == "user1"
+    assert server.name == server.unit == "unit1.service"
+    assert server.source == "/etc/systemd/system/unit1.service.d/10.conf"
     assert server.home == "/home/user1"
     assert server.prefix == "/home/user1/venv"
     assert server.argv == [

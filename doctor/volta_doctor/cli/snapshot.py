@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 @click.option(
     "--redact",
     is_flag=True,
-    help="Without host and user names, addresses, serials and free text; the verdict stays.",
+    help="Without names of hosts, users and units, addresses, serials and free text. The verdict"
+    " stays, and so do names of models, directories and network devices: read it first.",
 )
 @click.option(
     "--from", "source", type=Named(), metavar="FILE", help="Take this snapshot (- is stdin)."
