@@ -1,12 +1,14 @@
 """Facts → findings: runs the checks, folds consequences under causes, ranks what is left."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import date
 
 from msgspec import structs
 
 from volta_doctor.catalog import Row, checks
 from volta_doctor.checks import CHECKS
+from volta_doctor.checks.gpu import subject
+from volta_doctor.checks.servers import ranks
 from volta_doctor.facts.model import Facts, Missing, Section, absent
 from volta_doctor.findings import HOST, PROBLEMS, SEVERITY, Finding, Status
 from volta_doctor.profile import SECTIONS as OF_PROFILE
@@ -32,7 +34,7 @@ def judge(
     """Return the findings of the given checks, rank 1 first; waivers are held against `day`."""
     facts = structs.replace(facts, expect=profile.expect)
     findings = [finding for row in rows for finding in examine(facts, row, profile)]
-    return rank(fold(waive(findings, waivers, day)))
+    return rank(fold(waive(findings, waivers, day), bearing(facts)))
 
 
 def examine(facts: Facts, row: Row, profile: Profile) -> list[Finding]:
@@ -60,10 +62,39 @@ def examine(facts: Facts, row: Row, profile: Profile) -> list[Finding]:
         return [row.unknown(f"the check itself failed: {type(error).__name__}: {error}")]
 
 
-def fold(findings: list[Finding]) -> list[Finding]:
+def bearing(facts: Facts) -> dict[str, set[str]]:
+    """Return, by subject, those whose troubles are its own too.
+
+    A server has those of its host, its GPUs, its environment and its caches. What was built in
+    these has the server's, whose variables steer the build, and a cache those of its environment.
+    """
+    found: dict[str, set[str]] = {}
+    for server in facts.serve.data.servers if facts.serve.data else []:
+        try:
+            used = ranks(facts, server)
+        except Missing:  # it may use any
+            used = facts.nvml.data.gpus if facts.nvml.data else []
+        found[server.name] = {HOST, *map(subject, used)}
+    envs = facts.python_envs.data.envs if facts.python_envs.data else []
+    caches = facts.ext_cache.data.caches if facts.ext_cache.data else []
+    places = [(env.prefix, env.used_by) for env in envs]
+    places += [(cache.path, cache.used_by) for cache in caches]
+    places += [(f"{c.path}/{e.name}/lock", c.used_by) for c in caches for e in c.extensions]
+    for path, used_by in places:
+        for name in used_by:
+            found.setdefault(name, set()).add(path)
+        found.setdefault(path, set()).update(used_by)
+    for cache in caches:
+        of_cache = {env.prefix for env in envs if not set(env.used_by).isdisjoint(cache.used_by)}
+        found[cache.path].update(of_cache)
+    return found
+
+
+def fold(findings: list[Finding], bears: Mapping[str, Collection[str]] = {}) -> list[Finding]:
     """Put each consequence under its root cause, as the catalogue's `hides` and `blinds` say.
 
-    A waived finding hides nothing: its waiver speaks of itself alone.
+    `bears` are the subjects that bear on others. A waived finding hides nothing: its waiver speaks
+    of itself alone.
     """
     cause: dict[int, int] = {}
 
@@ -83,9 +114,11 @@ def fold(findings: list[Finding]) -> list[Finding]:
     for above in found:
         row = checks()[findings[above].id]
         hidden = {index for check_id in row.hides for index in by_id.get(check_id, ())}
-        blinded = untold.get(findings[above].subject, ()) if row.blinds else ()
-        for below in sorted(hidden.union(blinded)):
-            explained = explains(findings[above], findings[below])
+        borne = [child for child, parents in bears.items() if findings[above].subject in parents]
+        for name in (findings[above].subject, *borne) if row.blinds else ():
+            hidden.update(untold.get(name, ()))
+        for below in sorted(hidden):
+            explained = explains(findings[above], findings[below], bears)
             if explained and below not in cause and root(above) != below:
                 cause[below] = above
     hides: dict[int, list[str]] = {}
@@ -103,12 +136,12 @@ def fold(findings: list[Finding]) -> list[Finding]:
     ]
 
 
-def explains(parent: Finding, child: Finding) -> bool:
+def explains(parent: Finding, child: Finding, bears: Mapping[str, Collection[str]] = {}) -> bool:
     """Say whether `child` is to be read as a consequence of `parent`."""
     row, needs = checks()[parent.id], checks()[child.id].needs
-    same = parent.subject == child.subject
-    blinded = same and child.status is Status.UNKNOWN and not set(row.blinds).isdisjoint(needs)
-    hidden = child.id in row.hides and (same or HOST in (parent.subject, child.subject))
+    bear = parent.subject == child.subject or parent.subject in bears.get(child.subject, ())
+    blinded = bear and child.status is Status.UNKNOWN and not set(row.blinds).isdisjoint(needs)
+    hidden = child.id in row.hides and (bear or HOST in (parent.subject, child.subject))
     return (
         parent.status in _FOUND
         and not parent.waived
