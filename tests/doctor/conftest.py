@@ -2,6 +2,7 @@
 
 import json
 import os
+import struct
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -243,3 +244,51 @@ def fact_fields() -> dict[tuple[type, str], list[Any]]:
             found.setdefault((plain, field.name), []).extend(made_of)
             todo += made_of
     return found
+
+
+def make_elf(
+    sections: Mapping[str, bytes] = {}, needed: Sequence[str] = (), bits: int = 64
+) -> bytes:
+    """Return an ELF file with these sections, asking for these libraries."""
+    contents = {"": b"", **sections}
+    if needed:
+        strings = b"\0" + b"".join(name.encode() + b"\0" for name in needed)
+        offsets = [strings.index(name.encode()) for name in needed]
+        contents[".dynamic"] = b"".join(struct.pack("<qQ", 1, offset) for offset in offsets)
+        contents[".dynstr"] = strings
+    contents[".shstrtab"] = b""
+    names = b"\0".join(name.encode() for name in contents) + b"\0"
+    contents[".shstrtab"] = names
+    order = list(contents)
+    body, table = b"", b""
+    for name, content in contents.items():
+        link = order.index(".dynstr") if name in (".dynamic", ".gnu.version_r") else 0
+        start = names.index(name.encode() + b"\0") if name else 0
+        table += struct.pack(
+            "<IIQQQQIIQQ", start, 1, 0, 0, 64 + len(body), len(content), link, 0, 8, 0
+        )
+        body += content
+    ident = b"\x7fELF" + bytes([bits // 32, 1, 1]) + bytes(9)
+    count = len(order)
+    fields = (ident, 3, 62, 1, 0, 0, 64 + len(body), 0, 64, 0, 0, 64, count, count - 1)
+    return struct.pack("<16sHHIQQQIHHHHHH", *fields) + body + table
+
+
+@pytest.fixture(scope="session")
+def elf_file() -> Callable[..., bytes]:
+    return make_elf
+
+
+@pytest.fixture(scope="session")
+def fat_binary() -> Callable[..., bytes]:
+    """Return a function that makes one region of a fat binary; an entry is (kind, arch)."""
+
+    def region(*entries: tuple[int, int]) -> bytes:
+        pieces = b"".join(
+            struct.pack("<HHIQIIHHIIIQQQ", kind, 0x101, 64, 8, 0, 0, 1, 7, arch, 0, 0, 0x11, 0, 0)
+            + bytes(8)
+            for kind, arch in entries
+        )
+        return struct.pack("<IHHQ", 0xBA55ED50, 1, 16, len(pieces)) + pieces
+
+    return region

@@ -1,12 +1,13 @@
 """Reads one open file, whatever it is, for its device code."""
 
+import io
 import re
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 
 import msgspec
 
-from volta_doctor.arch import ar, build_info, cubin, pe
+from volta_doctor.arch import ar, build_info, cubin, lz4, pe
 from volta_doctor.arch.model import BuildInfo, CodeFile, Kind
 from volta_doctor.arch.streams import Deadline, TooLate, Window
 from volta_doctor.facts import elf, fatbin
@@ -20,6 +21,7 @@ _GPU_LIBRARY = re.compile(
     r"|nvtoolsext|nvjpeg|npp|nccl|torch_cuda|c10_cuda)[\w-]*\.(?:so|dll)",
     re.IGNORECASE,
 )
+_PACKED_BYTES = 256
 _PTX_BYTES = 1 << 16
 _PTX_ISA = re.compile(rb"^\s*\.version\s+(\d+\.\d+)", re.MULTILINE)
 _PTX_TARGET = re.compile(rb"^\s*\.target\s+sm_(\d+[af]?)\b", re.MULTILINE)
@@ -179,14 +181,17 @@ def _read_ptx(file: Readable, path: str, size: int) -> CodeFile:
 
 
 def _release(file: Readable, survey: Survey) -> str | None:
-    """Return the toolkit that made a file's first machine code, None where that is compressed."""
+    """Return the toolkit that made a file's first machine code, None where that does not tell."""
     piece = survey.first_sass
     if piece is None:
         return None
     try:
+        if piece.is_lz4:
+            packed = read_at(file, piece.offset, min(piece.size, _PACKED_BYTES))
+            return cubin.read(io.BytesIO(lz4.head(packed, elf.HEADER_BYTES))).release
         return cubin.read(Window(file, piece.offset, piece.size)).release
     except NotRead:
-        return None
+        return None  # packed by Zstandard, or by LZ4 from ABI version 8
 
 
 _Look = Callable[[Readable, str, int], CodeFile | None]

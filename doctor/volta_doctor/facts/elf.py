@@ -9,6 +9,7 @@ import struct
 from typing import NamedTuple, Protocol
 
 EM_CUDA = 190  # a cubin
+HEADER_BYTES = 64
 
 # Elf64_Ehdr, Elf64_Shdr and Elf64_Dyn of the System V ABI, little-endian
 _IDENT = b"\x7fELF\x02\x01"

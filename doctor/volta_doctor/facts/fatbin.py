@@ -26,6 +26,7 @@ _ENTRY = struct.Struct("<HHIQIIHHIIIQ")
 _PTX, _SASS = 1, (2, 16)
 _NOT_RUN = 8  # code for link-time optimisation, which no driver runs
 _SUFFIXES = ((1 << 20, "a"), (1 << 21, "f"))  # code for one chip, or for one family
+_LZ4 = 1 << 13  # 1 << 15 is Zstandard
 _HIGHEST = 9999
 _PIECES = 1 << 18  # in one file; libtorch_cuda.so of 2.10.0 has 3,258
 _SECTIONS_READ = 16
@@ -55,6 +56,7 @@ class Piece(NamedTuple):
     version: tuple[int, int]
     offset: int
     size: int
+    is_lz4: bool
 
 
 class Survey(NamedTuple):
@@ -150,5 +152,5 @@ def _entries(file: Readable, position: int, end: int) -> Iterator[Piece]:
         if header_bytes < _ENTRY.size or start + size > end or number > _HIGHEST:
             raise NotRead(f"has device code at {position} that its fat binary does not hold")
         arch = f"{number}{''.join(suffix for bit, suffix in _SUFFIXES if flags & bit)}"
-        yield Piece(kind, arch, (major, minor), start, size)
+        yield Piece(kind, arch, (major, minor), start, size, bool(flags & _LZ4))
         position = start + size
