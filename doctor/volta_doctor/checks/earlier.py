@@ -16,6 +16,7 @@ DAY = 86_400
 AGAIN = (
     "Run volta-doctor again in a while, or compare with an older snapshot: check --since OLD.json."
 )
+NOTHING_EARLIER = f"No earlier reading since the driver was loaded tells what is new. {AGAIN}"
 
 
 class Point(NamedTuple):
@@ -59,26 +60,10 @@ def earlier(facts: Facts, gpu: GpuFacts, count: int, counter: Counter) -> list[P
         found.append(point)
         ceiling = point.reading
     if not found:
-        raise Missing(
-            f"It reads {count}, and no earlier reading since the driver was loaded tells whether"
-            f" that is new. {AGAIN}"
-        )
+        raise Missing(NOTHING_EARLIER)
     return found
 
 
 def over(seconds: int, readings: list[Point]) -> Point:
     """Return the oldest reading of the last `seconds`, else the newest before them."""
     return next((point for point in reversed(readings) if point.age <= seconds), readings[0])
-
-
-def ago(point: Point) -> str:
-    """Say how long ago a reading was."""
-    return f"{duration(point.age)} ago"
-
-
-def duration(seconds: int) -> str:
-    """Put a time in its largest fitting unit."""
-    for unit, size in (("days", DAY), ("h", 3600), ("min", 60)):
-        if seconds >= 2 * size:
-            return f"{seconds // size} {unit}"
-    return f"{seconds} s"

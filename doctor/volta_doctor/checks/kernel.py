@@ -3,12 +3,14 @@
 from collections.abc import Iterable
 
 from volta_doctor.catalog import Row
+from volta_doctor.checks.log import clean, kernel_log, times, window
 from volta_doctor.checks.registry import check
 from volta_doctor.facts.kernel_log import BOOT_LINES_S
 from volta_doctor.facts.model import Facts, Missing
 from volta_doctor.facts.modules import KernelModule
 from volta_doctor.facts.pci import DEVICES
 from volta_doctor.findings import Evidence, Finding
+from volta_doctor.words import duration
 
 _KEY_REJECTED = r"nvidia.*[Kk]ey was rejected|[Kk]ey was rejected.*nvidia"
 _BLOCKED = r"blocked for more than"
@@ -26,11 +28,11 @@ def kmod_next_boot(facts: Facts, row: Row) -> Finding:
     """A kernel update without a rebuilt module strands the card at the next boot."""
     modules, dkms = facts.modules.need(), facts.dkms.need()
     if not modules.on_disk:
-        raise Missing("/lib/modules holds no kernel's modules, as in a container")
+        raise Missing("/lib/modules holds no kernel's modules, as in a container.")
     running = modules.module_for(modules.running_kernel)
     container = facts.host.data and facts.host.data.container
     if container and (running is None or running.file is None):
-        raise Missing(f"This is a {container} container: its kernel's modules are on the host")
+        raise Missing(f"This is a container ({container}): its kernel's modules are on the host.")
     newest = modules.module_for(dkms.kernels[0]) if dkms.kernels else None
     seen = [module_evidence(module) for module in modules.on_disk]
     if dkms.added:
@@ -39,8 +41,8 @@ def kmod_next_boot(facts: Facts, row: Row) -> Finding:
     if running is None or running.file is None:
         kernel = modules.running_kernel
         return row.fail(f"No nvidia module is on disk for the running kernel {kernel}.", *seen)
-    if newest is None:
-        return row.unknown("The newest kernel was not looked at.", *seen)
+    if newest is None or running.version is None or (newest.file and newest.version is None):
+        return row.unknown("The newest kernel's module or a module's version is not known.", *seen)
     if newest.file is None:
         return row.warn(
             f"No nvidia module is on disk for the newest kernel {newest.kernel}.", *seen
@@ -112,6 +114,8 @@ def secure_boot(facts: Facts, row: Row) -> Finding:
 def iommu(facts: Facts, row: Row) -> Finding:
     """On bare metal a translating IOMMU breaks or slows copies between GPUs."""
     host = facts.host.need()
+    if not host.cmdline:
+        raise Missing("The kernel's command line was not recorded.")
     # an option may hold several values: intel_iommu=on,sm_on
     options = [option.partition("=") for option in host.cmdline.split()]
     values = {f"{name}={value}" for name, _, given in options for value in given.split(",")}
@@ -132,20 +136,18 @@ def iommu(facts: Facts, row: Row) -> Finding:
 @check("log-readable")
 def log_readable(facts: Facts, row: Row) -> Finding:
     """An unreadable log is no clean log: then this check and its kin are unknown."""
-    log = facts.kernel_log.need()
-    if not log.lines:
-        return row.unknown(f"{log.source} is empty.")
+    log = kernel_log(facts)
     oldest, lines = log.begins, len(log.lines) + log.left_out
     seen = Evidence(log.source, f"{lines} lines, the oldest {oldest:.0f} s after boot")
     if oldest > BOOT_LINES_S:
-        return row.info(f"The first {oldest:.0f} s after boot are lost.", seen)
+        return row.info(f"The lines of the first {duration(oldest)} after boot are lost.", seen)
     return row.ok("The log reaches back to the boot.", seen)
 
 
 @check("hung-task")
 def hung_task(facts: Facts, row: Row) -> Finding | Iterable[Finding]:
     """A process stuck in the driver cannot be killed; only a reboot frees the GPU."""
-    processes, log = facts.processes.need(), facts.kernel_log.need()
+    processes, log = facts.processes.need(), kernel_log(facts)
     stuck = [user for user in processes.gpu_users if user.stuck and user.devices]
     if stuck:
         return [
@@ -158,10 +160,12 @@ def hung_task(facts: Facts, row: Row) -> Finding | Iterable[Finding]:
         ]
     if blocked := log.matching(_BLOCKED):
         number, line = blocked[-1]
-        text = f"The kernel reported a task that hung, {len(blocked)} times since boot."
+        text = f"The kernel reported {times(len(blocked))} that a task hung, {window(log)}."
         return row.warn(text, Evidence(log.source, line.text, number))
     veiled = [user for user in processes.gpu_users if user.stuck]
     if veiled:
         pids = ", ".join(str(user.pid) for user in veiled)
-        return row.unknown(f"Stuck processes ({pids}) hide their open files: run with sudo.")
-    return row.ok("No task is stuck.")
+        return row.unknown(
+            f"Stuck processes (pid {pids}) hide their open files: run again with sudo."
+        )
+    return row.ok(f"No task is stuck, and none was {clean(facts)}.")

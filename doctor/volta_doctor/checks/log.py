@@ -6,6 +6,12 @@ from volta_doctor.facts.kernel_log import BOOT_LINES_S, KernelLogFacts
 from volta_doctor.facts.kernel_log.events import Event
 from volta_doctor.facts.model import Facts, Missing
 from volta_doctor.findings import Evidence
+from volta_doctor.words import duration
+
+# A log that no longer reaches back to the boot speaks for a host's health when it holds a day: a
+# host that is up for months has no more, and what an older error left behind (a lost GPU, retired
+# pages, counters, links that are down) other checks see.
+_ENOUGH_S = 86_400
 
 
 def kernel_log(facts: Facts) -> KernelLogFacts:
@@ -19,8 +25,23 @@ def kernel_log(facts: Facts) -> KernelLogFacts:
 def window(log: KernelLogFacts) -> str:
     """Say how far back the log goes."""
     if log.begins > BOOT_LINES_S:
-        return f"in {log.source}, which begins {log.begins:.0f} s after boot"
+        return f"in {log.source}, which begins {duration(log.begins)} after boot"
     return f"in {log.source} since boot"
+
+
+def clean(facts: Facts) -> str:
+    """Say how far back the log goes in which nothing was found.
+
+    Raises Missing where the lines of the boot are lost and those of less than a day are left.
+    """
+    log = kernel_log(facts)
+    if log.begins > BOOT_LINES_S:
+        host = facts.host.need()
+        left = max(0.0, host.time - host.boot_time - log.begins)
+        if left < _ENOUGH_S:
+            text = f"{log.source} holds the last {duration(left)} only; what is older is lost."
+            raise Missing(text)
+    return window(log)
 
 
 def times(number: int) -> str:

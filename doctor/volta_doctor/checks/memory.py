@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from volta_doctor.catalog import Row
-from volta_doctor.checks.earlier import DAY, ago, earlier, over
+from volta_doctor.checks.earlier import DAY, earlier, over
 from volta_doctor.checks.gpu import (
     gpus,
     is_volta,
@@ -16,12 +16,14 @@ from volta_doctor.checks.gpu import (
     unsupported,
 )
 from volta_doctor.checks.log import shown as lines
+from volta_doctor.checks.log import window
 from volta_doctor.checks.registry import check
 from volta_doctor.facts.kernel_log.events import xids
 from volta_doctor.facts.model import Facts, Missing
 from volta_doctor.facts.nvml import GpuFacts, Reading, errors, value
 from volta_doctor.facts.pci import bus_id
 from volta_doctor.findings import Evidence, Finding, Status
+from volta_doctor.words import duration, several
 
 _CORRECTED_FAIL = 50_000_000
 _CORRECTED_RISE = 10
@@ -55,12 +57,10 @@ def ecc_mode(facts: Facts, row: Row) -> Iterable[Finding]:
 @per_gpu
 def ecc_dbe_vol(facts: Facts, row: Row, gpu: GpuFacts) -> Finding:
     """An error that ECC could not correct has ended the work that met it."""
-    if told(gpu.ecc.current, "ECC mode") is False:
-        raise Missing("ECC is off, so no error is counted.")
-    count = told(gpu.ecc.volatile_uncorrected, "volatile double-bit ECC errors")
+    count = _counted(gpu, gpu.ecc.volatile_uncorrected, "volatile double-bit ECC errors")
     evidence = seen(facts, f"volatile uncorrected ECC errors {count}")
     if count > 0:
-        text = f"{count} double-bit ECC error(s) since the driver was loaded."
+        text = f"{several(count, 'double-bit ECC error')} since the driver was loaded."
         return row.fail(text, evidence, count=count)
     return row.ok("No double-bit ECC error since the driver was loaded.", evidence)
 
@@ -72,9 +72,16 @@ def ecc_dbe_agg(facts: Facts, row: Row, gpu: GpuFacts) -> Finding:
     count = _kept(gpu, gpu.ecc.aggregate_uncorrected, "aggregate double-bit ECC errors")
     evidence = seen(facts, f"aggregate uncorrected ECC errors {count}")
     if count > 0:
-        text = f"{count} double-bit ECC error(s) in the card's lifetime."
+        text = f"{several(count, 'double-bit ECC error')} in the card's lifetime."
         return row.warn(text, evidence, count=count)
     return row.ok("No double-bit ECC error in the card's lifetime.", evidence)
+
+
+def _counted(gpu: GpuFacts, reading: Reading[int], what: str) -> int:
+    """Read a count since the driver was loaded; with ECC off it says nothing while it is 0."""
+    if not value(reading) and told(gpu.ecc.current, "ECC mode") is False:
+        raise Missing("ECC is off, so no error is counted.")
+    return told(reading, what)
 
 
 def _kept(gpu: GpuFacts, reading: Reading[int], what: str) -> int:
@@ -88,18 +95,19 @@ def _kept(gpu: GpuFacts, reading: Reading[int], what: str) -> int:
 @per_gpu
 def ecc_sbe(facts: Facts, row: Row, gpu: GpuFacts) -> Finding:
     """Corrected errors do no harm; many of them announce those that do."""
-    if told(gpu.ecc.current, "ECC mode") is False:
-        raise Missing("ECC is off, so no error is counted.")
-    count = told(gpu.ecc.volatile_corrected, "volatile single-bit ECC errors")
+    count = _counted(gpu, gpu.ecc.volatile_corrected, "volatile single-bit ECC errors")
     evidence = seen(facts, f"volatile corrected ECC errors {count}")
+    text = f"{several(count, 'single-bit ECC error')} since the driver was loaded"
     if count > _CORRECTED_FAIL:
-        text = f"{count} single-bit ECC errors since the driver was loaded, above {_CORRECTED_FAIL}"
-        return row.fail(f"{text}.", evidence, count=count)
+        return row.fail(f"{text}, above {_CORRECTED_FAIL}.", evidence, count=count)
     if count <= _CORRECTED_RISE:  # it cannot have risen by more
-        return row.ok(f"{count} single-bit ECC error(s) since the driver was loaded.", evidence)
-    before = over(DAY, earlier(facts, gpu, count, lambda sample: sample.ecc_corrected))
+        return row.ok(f"{text}.", evidence)
+    try:
+        before = over(DAY, earlier(facts, gpu, count, lambda sample: sample.ecc_corrected))
+    except Missing as reason:
+        return row.unknown(f"{text}. {reason}", evidence)
     rise = count - before.reading
-    text = f"{rise} single-bit ECC error(s) more than {ago(before)}, {count} in all."
+    text = f"{text}, {rise} of them in the last {duration(before.age)}."
     if rise > _CORRECTED_RISE:
         return row.warn(text, evidence, before.evidence, count=count)
     return row.ok(text, evidence, before.evidence)
@@ -131,10 +139,11 @@ def _inforoms(facts: Facts, row: Row, gpu: GpuFacts) -> Finding:
     told(gpu.inforom.valid, "InfoROM validation")
     evidence = seen(facts, "InfoROM valid")
     log, bus = facts.kernel_log.data, value(gpu.pci.bus_id)
-    if log is None or bus is None:
+    if log is None or not log.lines or bus is None:
         return row.ok("The InfoROM validates; the kernel log was not seen.", evidence)
     worn = [xid.event for xid in xids(log) if xid.number == _WORN and xid.bus == bus_id(bus)]
     if worn and is_volta(gpu):
         text = "The InfoROM validates, and nears its limit of writes (Xid 93)."
         return row.info(text, *lines(worn), count=len(worn))
-    return row.ok("The InfoROM validates, and the kernel log has no Xid 93 of it.", evidence)
+    text = f"The InfoROM validates, and no Xid 93 of it is {window(log)}."
+    return row.ok(text, evidence)

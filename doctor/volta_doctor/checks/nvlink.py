@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from volta_doctor.catalog import Row, compat
-from volta_doctor.checks.earlier import DAY, Counter, Point, ago, earlier, over
+from volta_doctor.checks.earlier import DAY, Counter, Point, earlier, over
 from volta_doctor.checks.gpu import (
     Inapplicable,
     device_id,
@@ -20,6 +20,7 @@ from volta_doctor.facts.history import GpuSample, crc_errors
 from volta_doctor.facts.model import Facts, Missing
 from volta_doctor.facts.nvml import GpuFacts, NvLinkFacts, Reading, value
 from volta_doctor.findings import Evidence, Finding
+from volta_doctor.words import duration
 
 _LINKS = 6
 _MODULES = ("SXM2", "SXM3")
@@ -32,8 +33,11 @@ def is_module(gpu: GpuFacts) -> bool:
 
     A TITAN V has none; Quadro GV100 and DGX Station cards have those that a bridge joins.
     """
-    name = f"{value(gpu.name) or ''} {compat().volta.names.get(device_id(gpu), '')}"
-    return any(module in name for module in _MODULES)
+    return any(module in _names(gpu) for module in _MODULES)
+
+
+def _names(gpu: GpuFacts) -> str:
+    return f"{value(gpu.name) or ''} {compat().volta.names.get(device_id(gpu), '')}".strip()
 
 
 def links(gpu: GpuFacts) -> list[NvLinkFacts]:
@@ -64,8 +68,10 @@ def named(numbers: list[int]) -> str:
 def nvl_count(facts: Facts, row: Row, gpu: GpuFacts) -> Finding:
     """A link that is down takes its share of the bandwidth; what is wired is the board's choice."""
     profile = facts.expect.nvlinks if facts.expect else None
+    if profile is None and not _names(gpu):
+        raise Missing(f"NVML does not tell which card it is: name {shown(gpu.name)}.")
     if profile is None and not is_module(gpu):
-        return row.ok(f"{shown(gpu.name)} is no SXM module, so it needs no NVLink.")
+        return row.ok(f"{_names(gpu)} is no SXM module, so it needs no NVLink.")
     expected = _LINKS if profile is None else profile
     found = links(gpu)
     down = [number for number, link in enumerate(found) if not link.active]
@@ -73,7 +79,7 @@ def nvl_count(facts: Facts, row: Row, gpu: GpuFacts) -> Finding:
     evidence = seen(facts, f"{len(found)} NVLinks, {active} active")
     text = f"{active} of {expected} NVLinks are active"
     if active >= expected:
-        return row.ok(f"{text}.", evidence)
+        return row.ok(f"{active} NVLinks are active.", evidence)
     if down:
         text = f"{text}: {named(down)} down"
     if profile is not None:
@@ -155,7 +161,7 @@ class Compared(NamedTuple):
 
     @property
     def evidence(self) -> list[Evidence]:
-        """The earlier readings."""
+        """Return the earlier readings."""
         return [
             Evidence("history", f"link {number}: {over(DAY, points).evidence.text}")
             for number, points in self.before.items()
@@ -163,18 +169,14 @@ class Compared(NamedTuple):
 
     def shown_rises(self, what: str) -> str:
         """Put the rises in words."""
-        oldest = max((over(DAY, self.before[number]) for number in self.rises), key=_age)
+        span = max(over(DAY, self.before[number]).age for number in self.rises)
         listed = ", ".join(f"{rise} on link {number}" for number, rise in self.rises.items())
-        return f"New {what} since {ago(oldest)}: {listed}."
+        return f"New {what} in the last {duration(span)}: {listed}."
 
     def shown_alone(self, what: str) -> str:
         """Put the readings that nothing can be compared with in words."""
-        reason = next(iter(self.alone.values()))
-        return f"{what[0].upper()}{what[1:]} on {named(list(self.alone))}. {reason}"
-
-
-def _age(point: Point) -> int:
-    return point.age
+        listed = ", ".join(f"{self.now[number]} on link {number}" for number in self.alone)
+        return f"{what[0].upper()}{what[1:]}: {listed}. {next(iter(self.alone.values()))}"
 
 
 def compare(facts: Facts, gpu: GpuFacts, now: dict[int, int], name: str) -> Compared:
@@ -201,7 +203,8 @@ def nvl_crc(facts: Facts, row: Row, gpu: GpuFacts) -> Finding:
     for number, points in compared.before.items():
         rate = (now[number] - points[0].reading) / points[0].age
         if rate >= _CRC_PER_SECOND:
-            text = f"{rate:.0f} CRC errors a second on link {number} since {ago(points[0])}."
+            span = duration(points[0].age)
+            text = f"{rate:.0f} CRC errors a second on link {number} in the last {span}."
             return row.fail(text, *evidence, count=total)
     if compared.rises:
         return row.warn(compared.shown_rises("CRC errors"), *evidence, count=total)

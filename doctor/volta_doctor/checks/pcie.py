@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from math import ceil
 
 from volta_doctor.catalog import Row
-from volta_doctor.checks.earlier import ago, duration, earlier
+from volta_doctor.checks.earlier import earlier
 from volta_doctor.checks.gpu import (
     gpus,
     is_volta,
@@ -17,11 +17,12 @@ from volta_doctor.checks.gpu import (
 )
 from volta_doctor.checks.registry import check
 from volta_doctor.facts.model import Facts, Missing
-from volta_doctor.facts.nvml import GpuFacts, errors, value
+from volta_doctor.facts.nvml import GpuFacts, NvmlError, NvmlFacts, errors, value
 from volta_doctor.facts.pci import PciDevice, bus_id
 from volta_doctor.findings import Evidence, Finding
 from volta_doctor.profile import card_name
 from volta_doctor.profile import is_volta as is_volta_device
+from volta_doctor.words import duration, several
 
 _LOST, _RESET_REQUIRED = 15, 16  # nvmlReturn_t (nvml.h)
 # Drivers that hold a card for a virtual machine: NVML is not to have it.
@@ -45,35 +46,41 @@ def gpu_count(facts: Facts, row: Row) -> Finding:
     if count is None:
         raise Missing(f"NVML does not tell the number of GPUs: {shown(nvml.device_count)}.")
     if len(nvml.gpus) < count:
-        raise Missing(f"NVML counts {count} GPUs, and the snapshot holds {len(nvml.gpus)} of them.")
+        raise Missing(
+            f"NVML counts {several(count, 'GPU')}; the snapshot holds {len(nvml.gpus)} of them."
+        )
     on_bus = facts.pci.need().gpus
     for_host = [device for device in on_bus if device.driver not in _FOR_GUESTS]
     guests = len(on_bus) - len(for_host)
     evidence = [
-        Evidence("PCI", f"{len(on_bus)} GPUs, {guests} of them held for virtual machines"),
-        seen(facts, f"{count} GPUs"),
+        Evidence("PCI", f"{several(len(on_bus), 'GPU')}, {guests} held for virtual machines"),
+        seen(facts, several(count, "GPU")),
         Evidence("/dev", "nodes not recorded" if nodes is None else f"{len(nodes)} nodes"),
     ]
     expected = facts.expect.gpus if facts.expect else None
     if expected is not None and expected != len(on_bus):
-        text = f"PCI shows {len(on_bus)} GPUs, and such a host has {expected}."
+        text = f"PCI shows {several(len(on_bus), 'GPU')}, and such a host has {expected}."
         return row.fail(text, Evidence("profile", f"{expected} GPUs"), *evidence)
     switches = len(facts.pci.need().nvswitches)
     expected = facts.expect.nvswitches if facts.expect else None
     if expected is not None and expected != switches:
-        text = f"PCI shows {switches} NVSwitches, and such a host has {expected}."
+        text = f"PCI shows {several(switches, 'NVSwitch')}, and such a host has {expected}."
         return row.fail(text, Evidence("profile", f"{expected} NVSwitches"), *evidence)
     container = facts.host.need().container
     if container and count < len(for_host):
         if nodes is None:
-            raise Missing(f"NVML shows {count} GPUs, and the nodes in /dev were not recorded.")
+            raise Missing(
+                f"NVML shows {several(count, 'GPU')}; the nodes in /dev were not recorded."
+            )
         if len(nodes) == count:
-            text = f"This {container} container is given {count} of the host's {len(for_host)} GPUs"
+            text = (
+                f"This container ({container}) is given {count} of the host's {len(for_host)} GPUs"
+            )
             return row.ok(f"{text}: NVML and /dev show those.", *evidence)
     elif count != len(for_host):
         return _differ(row, nvml.gpus, for_host, count, evidence)
     if nodes is not None and len(nodes) > count:
-        text = f"/dev has {len(nodes)} nodes nvidiaN, and NVML shows {count} GPUs"
+        text = f"/dev has {several(len(nodes), 'GPU')} (/dev/nvidiaN), NVML shows {count}"
         return row.fail(f"{text}: a card is gone or cannot be opened.", *evidence)
     return row.ok(f"GPUs by PCI and by NVML: {count}.", *evidence)
 
@@ -84,7 +91,9 @@ def _differ(
     listed = {bus_id(value(gpu.pci.bus_id) or "") for gpu in opened}
     lacking = [device for device in for_host if device.bus_id not in listed]
     names = ", ".join(f"{card_name(device)} at {device.bus_id}" for device in lacking)
-    text = f"PCI shows {len(for_host)} GPUs, NVML shows {count}. Not in NVML: {names or 'none'}."
+    text = (
+        f"PCI shows {several(len(for_host), 'GPU')}, NVML {count}. Not in NVML: {names or 'none'}."
+    )
     volta = any(is_volta_device(device) for device in for_host)
     if volta and lacking and not any(is_volta_device(device) for device in lacking):
         return row.warn(f"{text} This driver may be too new or too old for that card.", *seen)
@@ -94,20 +103,32 @@ def _differ(
 @check("gpu-lost")
 def gpu_lost(facts: Facts, row: Row) -> Iterable[Finding]:
     """A card that has left the bus answers no call, or every call with the same error."""
+    for call, reading in _of_host(facts.nvml.need()):
+        if isinstance(reading, NvmlError) and reading.error in (_LOST, _RESET_REQUIRED):
+            text = f"NVML cannot be used for a GPU that is lost or waits for a reset: {call} fails."
+            yield row.fail(text, Evidence(call, shown(reading)))
+            return
     for gpu in gpus(facts):
         name = subject(gpu)
         lost = [path for path, error in errors(gpu) if error.error == _LOST]
         stuck = [path for path, error in errors(gpu) if error.error == _RESET_REQUIRED]
         if lost:
-            text = f"The GPU is lost: {len(lost)} NVML call(s) return 15."
+            text = f"The GPU is lost: {several(len(lost), 'reading')} of NVML failed with error 15."
             yield row.fail(text, seen(facts, f"{lost[0]}: error 15"), subject=name)
         elif stuck:
-            text = f"The GPU waits for a reset: {len(stuck)} NVML call(s) return 16."
+            text = (
+                f"The GPU waits for a reset: {several(len(stuck), 'reading')} of NVML failed with"
+                " error 16."
+            )
             yield row.fail(text, seen(facts, f"{stuck[0]}: error 16"), subject=name)
         elif gpu.handle_error:
             yield unopened(row, gpu)
         else:
             yield row.ok("NVML reads it.", subject=name)
+
+
+def _of_host(nvml: NvmlFacts) -> Iterable[tuple[str, object]]:
+    return ("nvmlInit", nvml.init_error), ("nvmlDeviceGetCount", nvml.device_count)
 
 
 @check("pcie-width")
@@ -144,10 +165,13 @@ def pcie_gen(facts: Facts, row: Row, gpu: GpuFacts) -> Finding:
     if gpu.pcie.generation_max is None:
         raise Missing("What card and slot together reach was not recorded.")
     host = facts.host.data
-    if highest is not None and highest < expected and host and host.virtual is False:
-        text = f"{text}, and card and slot together reach no more than {highest} of {expected}."
-        return row.fail(text, evidence)
-    busy = told(gpu.utilization.gpu, "utilisation, and so whether it is idle,")
+    if highest is not None and highest < expected:
+        if host and host.virtual is False:
+            text = f"{text}, and card and slot together reach no more than {highest} of {expected}."
+            return row.fail(text, evidence)
+        text = f"{text}, at most {highest}; a virtual machine does not see the real slot."
+        return row.info(text, evidence)
+    busy = told(gpu.utilization.gpu, "utilisation")
     state = told(gpu.performance_state, "performance state")
     if busy > 0 and state == 0:
         text = f"{text} of {expected} under load ({busy} % busy in P0)."
@@ -174,14 +198,20 @@ def pcie_replay(facts: Facts, row: Row, gpu: GpuFacts) -> Finding:
         before = []
     window = next((point for point in before if point.age >= _SHORTEST_S), None)
     if window:
-        rise, seconds, since = count - window.reading, window.age, f"since {ago(window)}"
+        rise, seconds, since = (
+            count - window.reading,
+            window.age,
+            f"in the last {duration(window.age)}",
+        )
         evidence.append(window.evidence)
     if seconds < _SHORTEST_S:
         raise Missing(
-            f"{count} PCIe replays, {duration(seconds)} after the boot: too early to tell."
+            f"{several(count, 'PCIe replay')} {duration(seconds)} after boot: too early to tell."
         )
-    text = f"{rise * 60 / seconds:.1f} PCIe replays a minute {since}, {count} in all"
-    text = f"{text}; Gen{generation} x{width} may have {limit} a minute."
+    text = (
+        f"{rise * 60 / seconds:.2f} PCIe replays a minute {since} ({count} in all); a link of"
+        f" generation {generation} with {several(width, 'lane')} may have {limit}."
+    )
     if rise * 60 > limit * seconds:
         return row.fail(text, *evidence, count=count)
     return row.ok(text, *evidence)

@@ -6,12 +6,13 @@ from collections.abc import Iterable
 
 from volta_doctor.catalog import Row
 from volta_doctor.checks.bus import Cards
-from volta_doctor.checks.log import kernel_log, shown, times, window
+from volta_doctor.checks.log import clean, kernel_log, shown, times
 from volta_doctor.checks.registry import check
 from volta_doctor.facts.kernel_log.events import PcieError, pcie_errors
 from volta_doctor.facts.model import Facts, Missing
 from volta_doctor.facts.pci import DEVICES, PciFacts
 from volta_doctor.findings import Evidence, Finding
+from volta_doctor.words import several
 
 _HOUR_S = 3600.0
 _MANY_PER_HOUR = 100
@@ -56,10 +57,10 @@ def _by_subject(facts: Facts, pci: PciFacts, errors: list[PcieError]) -> dict[st
 @check("pcie-aer")
 def pcie_aer(facts: Facts, row: Row) -> Iterable[Finding]:
     """A link that errs is a card badly seated, a bad riser or a bad slot."""
-    pci, log = facts.pci.need(), kernel_log(facts)
-    errors = pcie_errors(log)
+    pci, host = facts.pci.need(), facts.host.data
+    errors = pcie_errors(kernel_log(facts))
     if errors and any(gpu.bridges is None for gpu in pci.gpus):
-        raise Missing("The log holds PCIe errors, and the snapshot does not tell the bridges")
+        raise Missing("The log holds PCIe errors, and the snapshot does not tell the bridges.")
     concerned = _by_subject(facts, pci, errors)
     for name, of_name in concerned.items():
         devices = dict.fromkeys(error.bus for error in of_name)
@@ -84,10 +85,12 @@ def pcie_aer(facts: Facts, row: Row) -> Iterable[Finding]:
             )
             seen, verdict = corrected, row.warn if busiest >= _MANY_PER_HOUR else row.info
         yield verdict(text, *shown([e.event for e in seen]), subject=name, count=len(seen))
-    if not concerned:
+    if not concerned and host and host.virtual:
+        yield row.skip("A virtual machine: PCIe errors are reported to its host.")
+    elif not concerned:
         elsewhere = ", ".join(dict.fromkeys(error.bus for error in errors))
         other = f"; other devices have some: {elsewhere}" if elsewhere else ""
-        yield row.ok(f"No PCIe error of a GPU or a bridge above one {window(log)}{other}.")
+        yield row.ok(f"No PCIe error of a GPU or a bridge above one {clean(facts)}{other}.")
 
 
 @check("acs")
@@ -101,12 +104,16 @@ def acs(facts: Facts, row: Row) -> Finding:
     if host.virtual:
         where = Evidence("/proc/cpuinfo", host.virtual_hint)
         return row.ok("A virtual machine: the bridges are its host's.", where)
-    if any(gpu.bridges is None for gpu in pci.gpus):
-        return row.unknown("The host does not tell which bridges are above the GPUs.")
+    above = {bus for gpu in pci.gpus for bus in gpu.bridges or []}
+    if any(gpu.bridges is None for gpu in pci.gpus) or above - {b.bus_id for b in pci.bridges}:
+        return row.unknown("The snapshot does not tell of all bridges above the GPUs.")
     bad = [bridge for bridge in pci.bridges if set(bridge.acs or []).intersection(_REDIRECTING)]
     if bad:
         names = ", ".join(bridge.bus_id for bridge in bad)
-        text = f"ACS is on at {len(bad)} of {len(pci.bridges)} bridges above the GPUs: {names}."
+        text = (
+            f"ACS redirects traffic at {len(bad)} of {several(len(pci.bridges), 'bridge')} above"
+            f" the GPUs: {names}."
+        )
         return row.warn(
             text,
             *(
@@ -118,7 +125,9 @@ def acs(facts: Facts, row: Row) -> Finding:
     unread = [bridge for bridge in pci.bridges if bridge.acs is None]
     if unread:
         return row.unknown(
-            f"{len(unread)} of {len(pci.bridges)} bridges above the GPUs could not be read:"
-            f" {unread[0].acs_problem}."
+            f"{len(unread)} of {several(len(pci.bridges), 'bridge')} above the GPUs could not be"
+            f" read: {unread[0].acs_problem}."
         )
-    return row.ok(f"ACS redirects nothing at the {len(pci.bridges)} bridges above the GPUs.")
+    return row.ok(
+        f"ACS redirects nothing at the {several(len(pci.bridges), 'bridge')} above the GPUs."
+    )

@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable
 from volta_doctor.catalog import Row, XidRow, xids
 from volta_doctor.checks.bus import Cards
 from volta_doctor.checks.gpu import subject
-from volta_doctor.checks.log import kernel_log, shown, times, window
+from volta_doctor.checks.log import clean, kernel_log, shown, times, window
 from volta_doctor.checks.registry import check
 from volta_doctor.facts.kernel_log import events as kernel_events
 from volta_doctor.facts.kernel_log.events import Xid
@@ -80,7 +80,7 @@ def lines(events: list[Xid]) -> list[Evidence]:
 
 
 def _none(facts: Facts, row: Row, what: str) -> Finding:
-    return row.ok(f"There is {what} {window(kernel_log(facts))}.")
+    return row.ok(f"There is {what} {clean(facts)}.")
 
 
 @check("xid-fatal")
@@ -139,7 +139,7 @@ def xid_fold(facts: Facts, row: Row) -> Iterable[Finding]:
             yield row.info(text, *seen, subject=name, count=len(pairs))
     yield from skipped
     if clean:
-        yield _none(facts, row, "no such pair")
+        yield _none(facts, row, "no Xid 45 after a fatal one")
 
 
 @check("power-cable")
