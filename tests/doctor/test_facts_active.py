@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
-from volta_doctor.facts import active
+from volta_doctor.facts import active, serve
 from volta_doctor.facts.active import sm_clocks
-from volta_doctor.facts.nvml import GpuFacts, GpuProcess, NvmlError, NvmlFacts
+from volta_doctor.facts.nvml import GpuFacts, GpuProcess, MemoryFacts, NvmlError, NvmlFacts
 from volta_doctor.probe import CannotLook, Completed
 
 GPUS = [GpuFacts(index=i, uuid=f"GPU-{i}", compute_processes=[]) for i in range(2)]
@@ -73,10 +74,11 @@ def test_every_figure_comes_to_its_gpu(measuring):
 
 def test_a_script_that_dies_takes_no_other_down(measuring):
     facts, _ = measuring(ANSWERS | {"peers": Completed(None, "", "", 120.0)})
-    assert facts.problems == {"peers": "peers.py: no answer within 120 s"}
+    assert facts.problems == {"peers": f"peers.py, run by {PYTHON}, failed: no answer within 120 s"}
     assert facts.gpus[0].hbm_gbs == 780.0
     facts, _ = measuring({})
-    assert facts.problems["bandwidth"] == "bandwidth.py: ImportError: no torch"
+    text = f"bandwidth.py, run by {PYTHON}, failed: ImportError: no torch"
+    assert facts.problems["bandwidth"] == text
 
 
 def test_figures_for_other_cards_than_nvml_shows_are_no_figures(measuring):
@@ -90,6 +92,32 @@ def test_it_refuses_beside_a_running_server(measuring):
     busy = GpuFacts(index=1, uuid="GPU-1", compute_processes=[GpuProcess(pid=2311)])
     with pytest.raises(CannotLook, match=r"refused: GPU 1 is in use \(pid 2311\)"):
         measuring(ANSWERS, gpus=[GPUS[0], busy])
+
+
+def test_it_refuses_beside_what_it_cannot_see(measuring):
+    used = GpuFacts(index=0, compute_processes=[], memory=MemoryFacts(used=501 << 20))
+    with pytest.raises(CannotLook, match="refused: 501 MiB of GPU 0 are in use"):
+        measuring(ANSWERS, gpus=[used])
+    idle = GpuFacts(index=0, compute_processes=[], memory=MemoryFacts(used=500 << 20))
+    assert measuring({}, gpus=[idle])[0].python == PYTHON
+
+
+@pytest.mark.parametrize("device", ["auto", "cpu"])
+def test_it_refuses_beside_a_server_that_still_loads_its_model(measuring, monkeypatch, device):
+    server = serve.Server(name="x.service", engine="vllm", source="x", pids=[7])
+    server = structs.replace(server, flags=serve.Flags(device=device))
+    found = serve.ServeFacts(servers=[server])
+    monkeypatch.setattr(serve, "find", lambda _probe: found)
+    if device == "cpu":
+        assert measuring({})[0].python == PYTHON
+        return
+    with pytest.raises(CannotLook, match=r"refused: x.service runs \(pid 7\)"):
+        measuring({})
+
+
+def test_a_release_without_a_python_is_no_fault_of_the_doctor(host):
+    with pytest.raises(CannotLook, match="No such file"):
+        active.command(host(), PYTHON, "load")
 
 
 def test_it_refuses_where_it_cannot_tell_who_uses_a_gpu(measuring):

@@ -1,16 +1,17 @@
 """What the opt-in measurements say: figures against what the card should reach."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable
 from statistics import median
 from typing import NamedTuple
 
 from volta_doctor.catalog import Row
-from volta_doctor.checks.gpu import gpus, subject
+from volta_doctor.checks.gpu import Inapplicable, gpus, per_gpu, subject, told
 from volta_doctor.checks.registry import check
 from volta_doctor.facts.active import ActiveFacts, ActiveGpu
 from volta_doctor.facts.model import Facts, Missing
 from volta_doctor.facts.nvml import GpuFacts, value
 from volta_doctor.findings import Evidence, Finding
+from volta_doctor.words import several
 
 
 class Limits(NamedTuple):
@@ -37,12 +38,6 @@ _FULL_SIZE = 8 << 30  # bytes of the all-reduce that the limit is for
 _BUS_GBS = 110.0
 
 
-def limits(gpu: GpuFacts) -> Limits | None:
-    """Return the row for a card, None where nobody has measured such cards."""
-    name = value(gpu.name) or ""
-    return next((row for row in LIMITS if row.part in name), None)
-
-
 def measured(facts: Facts, script: str) -> ActiveFacts:
     """Return the section. Raises Missing where that measurement could not be made."""
     active = facts.active.need()
@@ -51,61 +46,52 @@ def measured(facts: Facts, script: str) -> ActiveFacts:
     return active
 
 
-def volta_cards(facts: Facts, script: str) -> Iterator[tuple[GpuFacts, ActiveGpu]]:
-    """Yield each Volta card with its figures. Raises Missing."""
-    figures = {gpu.uuid: gpu for gpu in measured(facts, script).gpus}
-    for gpu in gpus(facts):
-        if value(gpu.compute_capability) == "7.0":
-            yield gpu, figures.get(subject(gpu), ActiveGpu(uuid=subject(gpu)))
+def figures_of(facts: Facts, script: str, gpu: GpuFacts) -> ActiveGpu:
+    """Return a card's figures. Raises Missing where they were not to be had."""
+    for figures in measured(facts, script).gpus:
+        if figures.uuid == subject(gpu):
+            return figures
+    raise Missing("It was not measured.")
 
 
-def by_card(
-    facts: Facts, row: Row, judge: Callable[[Limits, ActiveGpu, Evidence], Finding]
-) -> Iterator[Finding]:
-    """Judge the bandwidths of every Volta card that has limits."""
-    python = facts.active.need().python
-    for gpu, figures in volta_cards(facts, "bandwidth"):
-        limit = limits(gpu)
-        rates = (figures.hbm_gbs, figures.to_gpu_gbs, figures.to_host_gbs)
-        if value(gpu.name) is None:
-            yield row.unknown("NVML does not tell which card it is.", subject=figures.uuid)
-        elif limit is None:
-            text = f"No limit is known for {value(gpu.name)}; measured {rates} GB/s."
-            yield row.skip(text, subject=figures.uuid)
-        elif None in rates:
-            yield row.unknown("It was not measured.", subject=figures.uuid)
-        else:
-            memory, to_gpu, to_host = rates
-            text = f"{value(gpu.name)}: memory {memory}, to GPU {to_gpu}, to host {to_host} GB/s"
-            yield judge(limit, figures, Evidence(f"bandwidth.py by {python}", text))
+def rates(facts: Facts, gpu: GpuFacts) -> tuple[Limits, tuple[float, float, float], Evidence]:
+    """Return a card's limits and its rates: memory, to the GPU, to the host. Raises Missing.
+
+    Raises Inapplicable for a card that nobody has measured.
+    """
+    name = told(gpu.name, "card's name")
+    found = figures_of(facts, "bandwidth", gpu)
+    memory, to_gpu, to_host = found.hbm_gbs, found.to_gpu_gbs, found.to_host_gbs
+    if memory is None or to_gpu is None or to_host is None:
+        raise Missing("It was not measured.")
+    text = f"memory {memory:g}, host to GPU {to_gpu:g}, GPU to host {to_host:g} GB/s"
+    limit = next((row for row in LIMITS if row.part in name), None)
+    if limit is None:
+        raise Inapplicable(f"No limit is known for {name}; measured: {text}.")
+    seen = Evidence(f"bandwidth.py by {facts.active.need().python}", f"{name}: {text}")
+    return limit, (memory, to_gpu, to_host), seen
 
 
 @check("hbm-bw")
-def hbm_bw(facts: Facts, row: Row) -> Iterable[Finding]:
+@per_gpu
+def hbm_bw(facts: Facts, row: Row, gpu: GpuFacts) -> Finding:
     """A card that is slow at rest of all else is throttled or damaged."""
-
-    def judge(limit: Limits, figures: ActiveGpu, seen: Evidence) -> Finding:
-        rate = figures.hbm_gbs or 0.0
-        text = f"Memory moves {rate:g} GB/s, the limit is {limit.hbm:g}."
-        found = row.fail if rate < limit.hbm else row.ok
-        return found(text, seen, subject=figures.uuid)
-
-    return by_card(facts, row, judge)
+    limit, (rate, _, _), seen = rates(facts, gpu)
+    found = row.fail if rate < limit.hbm else row.ok
+    return found(f"Memory moves {rate:g} GB/s; it should reach {limit.hbm:g} GB/s.", seen)
 
 
 @check("bw-host")
-def bw_host(facts: Facts, row: Row) -> Iterable[Finding]:
+@per_gpu
+def bw_host(facts: Facts, row: Row, gpu: GpuFacts) -> Finding:
     """The slower direction counts."""
-
-    def judge(limit: Limits, figures: ActiveGpu, seen: Evidence) -> Finding:
-        rate = min(figures.to_gpu_gbs or 0.0, figures.to_host_gbs or 0.0)
-        text = f"The slower direction moves {rate:g} GB/s, the limit is {limit.host:g}."
-        if rate < limit.host:
-            return row.fail(text, seen, subject=figures.uuid)
-        found = row.warn if round(rate / limit.host, 4) < _NEAR else row.ok
-        return found(text, seen, subject=figures.uuid)
-
-    return by_card(facts, row, judge)
+    limit, (_, *both), seen = rates(facts, gpu)
+    rate = min(both)
+    text = f"The slower direction moves {rate:g} GB/s; it should reach {limit.host:g} GB/s."
+    if rate < limit.host:
+        return row.fail(text, seen)
+    found = row.warn if round(rate / limit.host, 4) < _NEAR else row.ok
+    return found(text, seen)
 
 
 @check("p2p-data")
@@ -125,9 +111,10 @@ def p2p_data(facts: Facts, row: Row) -> Finding | Iterable[Finding]:
     if reduced.wrong_elements:
         seen.append(Evidence("peers.py", f"all-reduce: {reduced.wrong_elements} wrong elements"))
     if seen:
-        text = f"{len(wrong)} of {len(active.copies)} peer copies arrive damaged"
-        return row.fail(f"{text}; all-reduce: {reduced.wrong_elements} wrong elements.", *seen)
-    return row.ok(f"{len(active.copies)} peer copies and an all-reduce arrive whole.")
+        text = f"{len(wrong)} of {len(active.copies)} copies from GPU to GPU arrive damaged"
+        wrong_sums = several(reduced.wrong_elements, "wrong element")
+        return row.fail(f"{text}; the all-reduce has {wrong_sums}.", *seen)
+    return row.ok(f"{len(active.copies)} copies from GPU to GPU and an all-reduce arrive whole.")
 
 
 @check("nccl-bw")
@@ -139,39 +126,35 @@ def nccl_bw(facts: Facts, row: Row) -> Finding:
     if active.all_reduce is None:
         return row.unknown("No all-reduce was made.")
     reduced = active.all_reduce
-    text = f"{reduced.bus_gbs:.1f} GB/s bus bandwidth, {reduced.bytes / (1 << 30):.1f} GiB a rank"
+    text = f"{reduced.bus_gbs:.2f} GB/s bus bandwidth, {reduced.bytes / (1 << 30):.1f} GiB a rank"
     seen = Evidence("peers.py", f"{reduced.ranks} ranks: {text}")
     sxm2 = all("V100-SXM2" in (value(gpu.name) or "") for gpu in cards)
     if not (sxm2 and len(cards) == 8 and reduced.bytes >= _FULL_SIZE):
         return row.info(f"{text}; no limit is known for this machine and size.", seen)
     found = row.fail if reduced.bus_gbs < _BUS_GBS else row.ok
-    return found(f"{text}, the limit is {_BUS_GBS:g}.", seen)
+    return found(f"{text}; it should reach {_BUS_GBS:g} GB/s.", seen)
 
 
 @check("clock-under-load")
-def clock_under_load(facts: Facts, row: Row) -> Iterable[Finding]:
+@per_gpu
+def clock_under_load(facts: Facts, row: Row, gpu: GpuFacts) -> Finding:
     """Compare with the card's own maximum, then with its like in this host."""
-    cards = list(volta_cards(facts, "load"))
-    for gpu, figures in cards:
-        name, highest, mean = value(gpu.name), value(gpu.clocks_max.sm), figures.sm_mhz
-        if mean is None or not highest:
-            yield row.unknown(
-                "Its clock under load or its maximum is unknown.", subject=figures.uuid
-            )
-            continue
-        like = [f.sm_mhz for g, f in cards if value(g.name) == name and f.sm_mhz is not None]
-        middle, share = median(like), mean / highest
-        text = f"{mean:.0f} of {highest} MHz under load ({share:.0%})"
-        seen = Evidence("NVML during load.py", f"{text}; median of {len(like)} alike: {middle:.0f}")
-        if share < _CLOCK_FAIL:
-            yield row.fail(f"{text}, below {_CLOCK_FAIL:.0%}.", seen, subject=figures.uuid)
-        elif share < _CLOCK_WARN:
-            yield row.warn(f"{text}, below {_CLOCK_WARN:.0%}.", seen, subject=figures.uuid)
-        elif mean < middle * _BEHIND:
-            behind = f"{text}, more than 10 % below the {middle:.0f} MHz of its like."
-            yield row.warn(behind, seen, subject=figures.uuid)
-        else:
-            yield row.ok(f"{text}.", seen, subject=figures.uuid)
+    figures = {each.uuid: each.sm_mhz for each in measured(facts, "load").gpus}
+    mean, highest = figures.get(subject(gpu)), told(gpu.clocks_max.sm, "highest SM clock")
+    if mean is None:
+        raise Missing("Its clock under load was not measured.")
+    alike = [each for each in gpus(facts) if value(each.name) == value(gpu.name)]
+    clocks = [mhz for each in alike if (mhz := figures.get(subject(each))) is not None]
+    middle = median(clocks)
+    text = f"{mean:g} of {highest} MHz under load"
+    seen = Evidence("NVML during load.py", f"{text}; median of {len(clocks)} alike: {middle:g}")
+    for share, verdict in ((_CLOCK_FAIL, row.fail), (_CLOCK_WARN, row.warn)):
+        if mean < share * highest:
+            return verdict(f"{text}; it should hold {share * highest:g} MHz ({share:.0%}).", seen)
+    if mean < middle * _BEHIND:
+        behind = f"{text}, more than 10 % below the {middle:g} MHz of its like."
+        return row.warn(behind, seen)
+    return row.ok(f"{text}.", seen)
 
 
 @check("triton")
@@ -180,22 +163,24 @@ def triton(facts: Facts, row: Row) -> Finding | Iterable[Finding]:
     problem = facts.active.need().problems.get("triton_dot", "")
     if "No module named 'triton'" in problem:
         return row.skip("Triton is not installed where the server runs.")
-    slow = _FMA_PATH in measured(facts, "triton_dot").dot_output
-    return [_judge_dot(row, figures, slow) for _, figures in volta_cards(facts, "triton_dot")]
+    return _dot(facts, row)
 
 
-def _judge_dot(row: Row, figures: ActiveGpu, slow: bool) -> Finding:
-    error, where = figures.dot_error, figures.uuid
+@per_gpu
+def _dot(facts: Facts, row: Row, gpu: GpuFacts) -> Finding:
+    error = figures_of(facts, "triton_dot", gpu).dot_error
     if error is None:
-        return row.unknown("It was not measured.", subject=where)
+        raise Missing("It was not measured.")
     if isinstance(error, str):
-        seen = Evidence("triton_dot.py", error)
-        return row.fail("tl.dot does not compile or run.", seen, subject=where)
+        return row.fail(
+            "Triton cannot compile or run a small matrix product (tl.dot).",
+            Evidence("triton_dot.py", error),
+        )
     seen = Evidence("triton_dot.py", f"relative error {error:.1e}")
     if not error <= _DOT_TOLERANCE:  # a NaN is wrong too
-        text = f"tl.dot is wrong: relative error {error:.1e}, tolerated {_DOT_TOLERANCE:g}."
-        return row.fail(text, seen, subject=where)
-    if slow:
-        said = Evidence("triton_dot.py", _FMA_PATH)
-        return row.warn("Right, but without tensor cores: slow.", seen, said, subject=where)
-    return row.ok(f"Right: relative error {error:.1e}.", seen, subject=where)
+        text = f"Triton's matrix product (tl.dot) is wrong: relative error {error:.1e}"
+        return row.fail(f"{text}, tolerated {_DOT_TOLERANCE:g}.", seen)
+    if _FMA_PATH in facts.active.need().dot_output:
+        text = "Triton's matrix product (tl.dot) is right, but made without tensor cores: slow."
+        return row.warn(text, seen, Evidence("triton_dot.py", _FMA_PATH))
+    return row.ok(f"Triton's matrix product is right: relative error {error:.1e}.", seen)

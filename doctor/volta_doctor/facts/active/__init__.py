@@ -26,6 +26,7 @@ SETTLED_S = 10.0  # of the load: clocks still fall in them; the rest is averaged
 LIMIT_S = 600.0
 _SCRIPT_S = 120.0
 _START_S = 60.0  # torch's import and the first product on a slow disk and many cards
+_UNSEEN_BYTES = 500 << 20  # as ghost-mem has it; drivers hold less
 _KEPT_OUTPUT = 2000  # characters
 
 
@@ -101,10 +102,9 @@ class _Peers(msgspec.Struct):
 
 def choose_python(probe: Probe) -> str:
     """Return the Python that serves, else the release's, else this one. Raises CannotLook."""
-    with contextlib.suppress(CannotLook):
-        for server in probe.once(serve.find).servers:
-            if server.python:
-                return server.python
+    for server in _servers(probe):
+        if server.python:
+            return server.python
     with contextlib.suppress(CannotLook):
         return f"{current_release(probe)}/venv/bin/python"
     if find_spec("torch"):
@@ -112,12 +112,16 @@ def choose_python(probe: Probe) -> str:
     raise CannotLook("no server and no release is here, and this Python has no torch")
 
 
-def refuse_beside_others(nvml: NvmlFacts) -> None:
-    """Raise CannotLook where a program already uses a GPU: measuring would slow it, and lie."""
+def refuse_beside_others(probe: Probe, nvml: NvmlFacts) -> None:
+    """Raise CannotLook where a program uses a GPU or will soon: measuring would slow it, and lie.
+
+    A server that is loading its model is on no GPU yet, and a container does not see the processes
+    of others.
+    """
     if nvml.init_error:
         raise CannotLook(f"NVML did not start: {nvml.init_error.text}")
     for gpu in nvml.gpus:
-        users = value(gpu.compute_processes)
+        users, used = value(gpu.compute_processes), value(gpu.memory.used) or 0
         if users is None:
             raise CannotLook(f"refused: NVML does not tell who uses GPU {gpu.index}")
         if users:
@@ -126,11 +130,34 @@ def refuse_beside_others(nvml: NvmlFacts) -> None:
                 f"refused: GPU {gpu.index} is in use (pid {pids}); stop what uses it, measure, and"
                 " start it again"
             )
+        if used > _UNSEEN_BYTES:
+            raise CannotLook(
+                f"refused: {used >> 20} MiB of GPU {gpu.index} are in use by a program that is not"
+                " seen from here"
+            )
+    for server in _servers(probe):
+        if server.pids and server.flags.device != "cpu":
+            raise CannotLook(
+                f"refused: {server.name} runs (pid {server.pids[0]}); stop it, measure, and start"
+                " it again"
+            )
+
+
+def _servers(probe: Probe) -> list[serve.Server]:
+    try:
+        return probe.once(serve.find).servers
+    except CannotLook:
+        return []
 
 
 def command(probe: Probe, python: str, script: str, *args: str) -> list[str]:
-    """Return the command of a script; root does not run a Python that another user can change."""
-    owner = probe.path(python).stat()
+    """Return the command of a script; root does not run a Python that another user can change.
+
+    Raises CannotLook where there is no such Python.
+    """
+    owner = probe.stat(python)
+    if owner is None:
+        raise CannotLook(f"{python}: No such file or directory")
     as_owner = ["setpriv", f"--reuid={owner.st_uid}", f"--regid={owner.st_gid}", "--clear-groups"]
     # NVML numbers the cards by bus id, CUDA by speed unless it is told.
     environment = ["env", "-u", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER=PCI_BUS_ID"]
@@ -145,7 +172,7 @@ def run(
     """Run a script: its figures and what it printed beside them. Raises CannotLook."""
     done = probe.run(*command(probe, python, script, *args), limit=limit)
     if done.exit_code != 0:
-        raise CannotLook(f"{script}.py: {last_line(done.complaint)}")
+        raise CannotLook(f"{script}.py, run by {python}, failed: {last_line(done.complaint)}")
     try:
         return msgspec.json.decode(last_line(done.stdout), type=kind), done.stderr
     except msgspec.DecodeError as error:
@@ -216,7 +243,7 @@ MEASUREMENTS: Mapping[str, Callable[[Probe, str, NvmlFacts], Figures]] = {
 def collect(probe: Probe) -> ActiveFacts:
     """Make every measurement that can be made. Raises CannotLook where a GPU is in use."""
     nvml = collect_nvml()
-    refuse_beside_others(nvml)
+    refuse_beside_others(probe, nvml)
     python = choose_python(probe)
     gpus: list[dict[str, Any]] = [
         {"uuid": value(gpu.uuid) or f"GPU {gpu.index}"} for gpu in nvml.gpus
