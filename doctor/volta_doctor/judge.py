@@ -115,7 +115,7 @@ def fold(findings: list[Finding], bears: Mapping[str, Collection[str]] = {}) -> 
         row = checks()[findings[above].id]
         hidden = {index for check_id in row.hides for index in by_id.get(check_id, ())}
         borne = [child for child, parents in bears.items() if findings[above].subject in parents]
-        for name in (findings[above].subject, *borne) if row.blinds else ():
+        for name in {findings[above].subject, HOST, *borne} if row.blinds else ():
             hidden.update(untold.get(name, ()))
         for below in sorted(hidden):
             explained = explains(findings[above], findings[below], bears)
@@ -137,11 +137,16 @@ def fold(findings: list[Finding], bears: Mapping[str, Collection[str]] = {}) -> 
 
 
 def explains(parent: Finding, child: Finding, bears: Mapping[str, Collection[str]] = {}) -> bool:
-    """Say whether `child` is to be read as a consequence of `parent`."""
+    """Say whether `child` is to be read as a consequence of `parent`.
+
+    What cannot be told of the whole host may be for one of its parts; but what is wrong with the
+    host is not why one part of it alone cannot be read.
+    """
     row, needs = checks()[parent.id], checks()[child.id].needs
-    bear = parent.subject == child.subject or parent.subject in bears.get(child.subject, ())
-    blinded = bear and child.status is Status.UNKNOWN and not set(row.blinds).isdisjoint(needs)
-    hidden = child.id in row.hides and (bear or HOST in (parent.subject, child.subject))
+    bears_on = {child.subject, *bears.get(child.subject, ())}
+    near = parent.subject in bears_on or child.subject == HOST
+    blinded = child.status is Status.UNKNOWN and not set(row.blinds).isdisjoint(needs) and near
+    hidden = child.id in row.hides and (near or parent.subject == HOST)
     return (
         parent.status in _FOUND
         and not parent.waived
