@@ -8,6 +8,7 @@ from volta_doctor.facts.packages import PackagesFacts
 from volta_doctor.facts.pci import DEVICES
 from volta_doctor.facts.units import FABRIC_MANAGER, UnitFacts
 from volta_doctor.findings import Evidence, Finding, Step
+from volta_doctor.words import several
 
 # NVIDIA's names of the package: nvidia-fabricmanager-580, nvidia-fabric-manager (RPM).
 _PACKAGES = ("nvidia-fabricmanager", "nvidia-fabric-manager")
@@ -35,7 +36,8 @@ def fabricmanager(facts: Facts, row: Row) -> Finding:
     shown = f"{unit.load_state}, {unit.unit_file_state or 'no unit file'}, {unit.active_state}"
     seen = Evidence(f"systemctl show {FABRIC_MANAGER}", shown)
     if switches:
-        bridges = Evidence(DEVICES, f"{len(switches)} NVSwitches, the first {switches[0].bus_id}")
+        count = several(len(switches), "NVSwitch")
+        bridges = Evidence(DEVICES, f"{count}, the first {switches[0].bus_id}")
         return _with_switches(facts, row, unit, len(switches), [bridges, seen])
     if (unit.unit_file_state or "").startswith("enabled"):
         text = "No NVSwitch is here, so Fabric Manager has nothing to do, yet it is enabled."
@@ -65,7 +67,7 @@ def _with_switches(
             run=["systemctl", "enable", "--now", FABRIC_MANAGER],
             undo=["systemctl", "disable", "--now", FABRIC_MANAGER],
         )
-        text = f"{switches} NVSwitches are here, but Fabric Manager is not active"
+        text = f"The host has {several(switches, 'NVSwitch')}, but Fabric Manager is not active"
         state = f"{unit.load_state}, {unit.active_state}, result {unit.result}"
         return row.fail(f"{text} ({state}).", *seen, steps=[start] if package and driver else [])
     if driver is None:

@@ -17,6 +17,7 @@ from volta_doctor.facts.packages import (
     branch_of_version,
 )
 from volta_doctor.findings import Evidence, Finding
+from volta_doctor.words import several
 
 # apt installs the newest version among those of the highest priority; a release has 500.
 _USUAL_PRIORITY = 500
@@ -139,7 +140,9 @@ def transitional_driver_package(facts: Facts, row: Row) -> Finding | Iterable[Fi
         return findings
     if packages.candidates_problem and unpinned(packages, last):
         return row.unknown(packages.candidates_problem)
-    return row.ok(f"{len(drivers)} driver packages stay on one branch.", *of_packages(drivers))
+    return row.ok(
+        f"{several(len(drivers), 'driver package')} on one branch.", *of_packages(drivers)
+    )
 
 
 def _join(branches: set[int]) -> str:

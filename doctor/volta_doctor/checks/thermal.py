@@ -37,8 +37,9 @@ def temp_gpu(facts: Facts, row: Row, gpu: GpuFacts) -> Finding:
     highest = threshold(gpu, own.gpu_max, _HIGHEST)
     if slowdown is None and highest is None:
         raise Inapplicable(f"This card tells no threshold to hold its {now} C against.")
-    limits = f"operating up to {shown(highest)} C, slowdown at {shown(slowdown)} C"
-    evidence = seen(facts, f"{now} C; {limits}")
+    told_limits = {"operating up to": highest, "slowdown at": slowdown}
+    limits = [f"{what} {at} C" for what, at in told_limits.items() if at is not None]
+    evidence = seen(facts, "; ".join([f"{now} C", *limits]))
     if slowdown is not None and now >= slowdown:
         return row.fail(f"{now} C: at its slowdown temperature of {slowdown} C.", evidence)
     if highest is not None and now >= highest:

@@ -121,8 +121,8 @@ def topo_tp(facts: Facts, row: Row) -> Iterator[Finding]:
         group = found[next(iter(broken))]
         kinds = sorted({links.between(a, b) for a, b in pairs})
         text = (
-            f"{named(group)} work together with {several(len(pairs), 'pair')} of GPUs that NVLink"
-            f" does not join ({', '.join(kinds)}), and with no ring of NVLinks."
+            f"The tensor-parallel group of {named(group)} has {several(len(pairs), 'pair')} that no"
+            f" NVLink joins ({', '.join(kinds)}), and no ring of NVLinks through all of it."
         )
         text += _better(facts, links, width)
         grade = row.fail if any(kind in _FAR for kind in kinds) else row.warn
@@ -191,7 +191,7 @@ def p2p_status(facts: Facts, row: Row) -> Finding:
             return row.unknown(f"{topo.source} does not tell how all GPUs are joined.")
         return row.skip("No NVLink joins two GPUs of this host.")
     if topo.p2p is None:
-        return row.unknown(f"Peer access cannot be read: {topo.p2p_problem}.")
+        return row.unknown(f"Peer access cannot be read: {topo.p2p_problem.rstrip('.')}.")
     states = {(i, j): topo.p2p[i][j] for i, j in pairs}
     seen = [
         Evidence(topo.source, f"GPU {i} to GPU {j}: {topo.links[i][j]}, peer access {state}")
@@ -200,10 +200,16 @@ def p2p_status(facts: Facts, row: Row) -> Finding:
     ]
     if refused := [pair for pair, state in states.items() if state not in ("OK", UNTOLD)]:
         codes = ", ".join(sorted({states[pair] for pair in refused}))
-        text = f"No peer access in {len(refused)} of {len(pairs)} NVLinked directions ({codes})."
+        text = f"The driver refuses peer access in {len(refused)} of {len(pairs)} directions"
+        text = f"{text} between GPUs that NVLink joins ({codes})."
         return row.fail(text, *seen)
     if seen:
         reason = topo.p2p_problem or "NVML does not tell"
-        text = f"Peer access in {several(len(seen), 'NVLinked direction')}: {reason}."
+        text = (
+            f"Peer access is not known in {len(seen)} of {len(pairs)} directions between GPUs that"
+            f" NVLink joins: {reason}."
+        )
         return row.unknown(text, *seen)
-    return row.ok(f"All {len(pairs)} NVLinked directions have peer access.")
+    return row.ok(
+        f"Peer access works in all {len(pairs)} directions between GPUs that NVLink joins."
+    )
