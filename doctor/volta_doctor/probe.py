@@ -14,6 +14,7 @@ from typing import Any, BinaryIO, NamedTuple, TypeVar, cast
 
 from volta_doctor import command, network
 from volta_doctor.command import Completed
+from volta_doctor.deadline import within
 from volta_doctor.network import Answer
 
 T = TypeVar("T")
@@ -228,22 +229,10 @@ class Probe:
 
         The look goes on behind; the process can end nevertheless.
         """
-        found: list[T | Exception] = []
-
-        def work() -> None:
-            try:
-                found.append(look())
-            except Exception as error:  # to be raised where it is waited for
-                found.append(error)
-
-        thread = threading.Thread(target=work, daemon=True)
-        thread.start()
-        thread.join(limit)
-        if not found:
-            raise CannotLook(f"no answer within {limit:g} s")
-        if isinstance(found[0], Exception):
-            raise found[0]
-        return found[0]
+        try:
+            return within(limit, look)
+        except TimeoutError as error:
+            raise CannotLook(str(error)) from error
 
     def which(self, name: str) -> str | None:
         """Return the path of a command, also from the administrator's directories."""

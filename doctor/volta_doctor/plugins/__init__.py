@@ -4,14 +4,14 @@ They stand beside the catalogue's and are judged like them. One that cannot be l
 finding of the check `plugin-broken` and hides no other.
 """
 
-import threading
 from collections.abc import Callable, Iterable, Mapping
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple
 
 from volta_doctor.catalog import Row, checks
 from volta_doctor.checks.registry import CHECKS, CheckFunction, check
+from volta_doctor.deadline import within
 
 if TYPE_CHECKING:
     from volta_doctor.facts.model import Facts
@@ -22,8 +22,6 @@ SITE = Path("/etc/volta-doctor/checks.d")
 VARIABLE = "VOLTA_DOCTOR_PLUGINS"
 LIMIT_S = 5.0  # for loading a package and for making a check
 _SUFFIXES = (".yaml", ".yml")
-
-T = TypeVar("T")
 
 _added: list[str] = []
 
@@ -90,31 +88,6 @@ def load(places: Iterable[Path]) -> list[Fault]:
     return faults
 
 
-def within(seconds: float, call: Callable[[], T]) -> T:
-    """Return what a call returns. Raises what it raises, TimeoutError when it takes longer.
-
-    Nothing can stop a thread: one that is too slow is left behind and ends with this process.
-    """
-    done: list[T] = []
-    failed: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            done.append(call())
-        except BaseException as error:
-            failed.append(error)
-
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    thread.join(seconds)
-    if failed:
-        error = failed[0]
-        raise error if isinstance(error, Exception) else RuntimeError(_words(error))
-    if not done:
-        raise TimeoutError(f"no answer within {seconds:g} s")
-    return done[0]
-
-
 def _guarded(function: CheckFunction) -> CheckFunction:
     """Hold a site's function to what the judge relies on."""
 
@@ -154,7 +127,7 @@ def _files(places: Iterable[Path]) -> Iterable[tuple[Path, str]]:
         yield from ((file, "") for file in files)
 
 
-def _words(error: BaseException) -> str:
+def _words(error: Exception) -> str:
     if isinstance(error, ValueError | TimeoutError):
         return str(error)
     return f"{type(error).__name__}: {error}"
