@@ -39,7 +39,7 @@ def steps(snapshot_with):
         (
             "unit-sandbox",
             {"device_allow": [], "proc_subset": "pid"},
-            f"{ORDER}[Service]\nDeviceAllow=char-nvidia* rw\nProcSubset=all\n",
+            f"{ORDER}[Service]\nDevicePolicy=closed\nDeviceAllow=char-nvidia* rw\nProcSubset=all\n",
         ),
         (
             "unit-sandbox",

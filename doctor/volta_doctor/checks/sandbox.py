@@ -23,7 +23,8 @@ _NODES = {
 _CARD_GROUPS, _UVM_GROUP = ("nvidia", "nvidiactl", "nvidia-frontend"), "nvidia-uvm"
 _FAMILIES = {"AF_UNIX": "processes talk through it", "AF_NETLINK": "NCCL lists interfaces by it"}
 # Lines of drop-ins.
-_ALLOW = "DeviceAllow=char-nvidia* rw"
+# closed leaves /dev/null and its like, without which a unit does not start.
+_CLOSED = ["DevicePolicy=closed", "DeviceAllow=char-nvidia* rw"]
 _ORDER = {"Unit": [f"Wants={UVM_SERVICE}", f"After={UVM_SERVICE}"]}
 
 _LEVELS = ("fail", "warn", "info")
@@ -69,7 +70,7 @@ def device_flaws(unit: UnitFacts) -> Iterator[Flaw]:
             for what, node in _NODES.items()
             if not any(path == "/dev" or re.fullmatch(node, path) for path in bound)
         ]
-        mend = _ORDER | {"Service": ["PrivateDevices=no", "DevicePolicy=closed", _ALLOW]}
+        mend = _ORDER | {"Service": ["PrivateDevices=no", *_CLOSED]}
         if hidden:
             text = f"PrivateDevices=yes hides {', '.join(hidden)}"
             yield Flaw("fail", text, "PrivateDevices=yes", mend)
@@ -88,7 +89,7 @@ def device_flaws(unit: UnitFacts) -> Iterator[Flaw]:
                 f"DevicePolicy={unit.device_policy} DeviceAllow={'; '.join(unit.device_allow)}"
             )
             text = f"no DeviceAllow lets it read and write {', '.join(shut)}"
-            yield Flaw("fail", text, setting, _ORDER | {"Service": [_ALLOW]})
+            yield Flaw("fail", text, setting, _ORDER | {"Service": _CLOSED})
 
 
 def uvm_flaws(units: UnitsFacts, unit: UnitFacts) -> Iterator[Flaw]:
