@@ -4,7 +4,7 @@ They stand beside the catalogue's and are judged like them. One that cannot be l
 finding of the check `plugin-broken` and hides no other.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
