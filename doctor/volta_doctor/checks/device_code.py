@@ -60,7 +60,7 @@ def sort(
             split.unread.append(f"{item.path}: {item.problem or verdict.reason}")
         elif verdict.status == "runs after JIT":
             split.ptx.append(item)
-        elif reason := _unused(item, envs):
+        elif reason := unused(item, envs):
             split.unused[item.path] = reason
         else:
             split.none[item.path] = verdict.reason
@@ -96,7 +96,7 @@ def _name(path: str) -> str:
     return path.rsplit("/", 1)[-1]
 
 
-def _unused(item: SharedObject, envs: list[PythonEnv]) -> str:
+def unused(item: SharedObject, envs: list[PythonEnv]) -> str:
     """Say why no Volta card runs an extension, empty where one may."""
     env = next((env for env in envs if env.prefix == item.env), None)
     cache = re.search(r"/(py\d+t?_(?:cu\d+|cpu))$", item.env)

@@ -16,7 +16,8 @@ import msgspec
 
 from volta_doctor.facts.elf import NotRead, Readable, Section, read_at
 
-# __nv_relfatbin holds relocatable device code, before and after its link.
+# The executable code; where there is none, that which is still to be linked. Beside executable code
+# the relocatable is its mere source, such as that of libcudadevrt, which is there for every card.
 SECTIONS = (".nv_fatbin", "__nv_relfatbin")
 MAGIC = b"\x50\xed\x55\xba"
 _REGISTERED = ".nvFatBinSegment"  # one pointer for each region, filled in by the loader
@@ -108,7 +109,8 @@ def _sorted(counts: dict[str, int]) -> dict[str, int]:
 
 
 def _pieces(file: Readable, found: list[Section]) -> Iterator[Piece]:
-    sections = [section for section in found if section.name in SECTIONS]
+    by_name = ([s for s in found if s.name == name and s.size] for name in SECTIONS)
+    sections = next(filter(None, by_name), [])
     if not sections and any(section.name == _REGISTERED and section.size for section in found):
         raise NotRead("registers device code outside of the sections that hold it by custom")
     for section in sections[:_SECTIONS_READ]:

@@ -7,11 +7,14 @@ from collections.abc import Iterator
 import msgspec
 
 from volta_doctor.facts import elf, ext_cache, fatbin, python_envs
+from volta_doctor.facts.ext_cache.kinds import KINDS
 from volta_doctor.facts.fatbin import DeviceCode
 from volta_doctor.facts.python_envs import PythonEnv
 from volta_doctor.probe import CannotLook, Probe
 
 LIMIT_S = 8.0  # a cold environment on a disk; a warm one takes a tenth of a second
+# Caches whose libraries are loaded whatever card they were built for.
+_LOADED_BY_NAME = {kind.name for kind in KINDS if kind.ninja and not kind.keyed}
 # torch and NVIDIA's own libraries are judged by their versions.
 _JUDGED = ("torch", "nvidia")
 _WITHOUT_MODULES = ("__pycache__", ".git", "node_modules")
@@ -62,7 +65,12 @@ def collect(probe: Probe) -> SoArchsFacts:
     places: list[tuple[str, str, PythonEnv | None]] = [
         (env.prefix, directory, env) for env in envs for directory in _directories(env)
     ]
-    places += [(cache.path, cache.path, None) for cache in probe.once(ext_cache.find).caches]
+    places += [
+        (cache.path, f"{cache.path}/{extension.name}", None)
+        for cache in probe.once(ext_cache.find).caches
+        for extension in cache.extensions
+        if cache.kind in _LOADED_BY_NAME and not extension.arch
+    ]
     objects: list[SharedObject] = []
     unread: dict[str, list[str]] = {env.prefix: [env.problem] for env in envs if env.problem}
     looked_at = 0
@@ -82,12 +90,12 @@ def collect(probe: Probe) -> SoArchsFacts:
 
 def read_object(probe: Probe, path: str, env: str, tag: str | None) -> SharedObject | None:
     """Return what is to be known of a file, None where that is nothing."""
-    code, runtime, problem = DeviceCode(), None, ""
+    code, isa, runtime, problem = DeviceCode(), dict[str, str](), None, ""
     try:
         with probe.open(path) as file:
             found = elf.sections(file)
-            code = fatbin.device_code(file, found)
-            problem = code.problem
+            survey = fatbin.survey(file, found)
+            code, isa, problem = survey.code, survey.ptx_isa, survey.code.problem
             needed = elf.needed(file, found)
         runtime = next((name for name in needed if _CUDART.match(name)), None)
     except CannotLook as reason:
@@ -98,7 +106,9 @@ def read_object(probe: Probe, path: str, env: str, tag: str | None) -> SharedObj
         problem = f"it {reason}"
     if not (code or runtime or tag or problem):
         return None
-    return SharedObject(path=path, env=env, code=code, runtime=runtime, tag=tag, problem=problem)
+    return SharedObject(
+        path=path, env=env, code=code, ptx_isa=isa, runtime=runtime, tag=tag, problem=problem
+    )
 
 
 def _directories(env: PythonEnv) -> list[str]:

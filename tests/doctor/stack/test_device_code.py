@@ -125,3 +125,10 @@ def test_what_is_no_elf_file(data):
 def test_a_32_bit_file(elf_file):
     with pytest.raises(elf.NotRead, match="no 64-bit ELF file"):
         read(elf_file(bits=32))
+
+
+def test_relocatable_code_beside_executable_code_is_its_source(elf_file, fat_binary):
+    # nvcc links libcudadevrt, relocatable and for every card, beside PTX alone
+    both = {".nv_fatbin": fat_binary((1, 60)), "__nv_relfatbin": fat_binary((2, 70))}
+    assert read(elf_file(both)) == DeviceCode(sass={}, ptx={"60": 1})
+    assert read(elf_file({**both, ".nv_fatbin": b""})) == DeviceCode(sass={"70": 1})

@@ -1,0 +1,67 @@
+"""The edges of the join (edges.yaml): which finding breaks one, and what mends it."""
+
+from functools import cache
+from importlib.resources import files
+
+import msgspec
+
+from volta_doctor.arch.model import Target
+from volta_doctor.catalog import compat
+from volta_doctor.findings import SEVERITY, Finding, Status
+
+BROKEN = (Status.FAIL, Status.WARN)
+
+
+class Edge(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One row of edges.yaml, which tells what a key means."""
+
+    check: str
+    edge: str
+    change: str
+    command: str = ""
+    hiding: str = ""
+    ptx: bool = False
+    mends: list[str] = []
+    skip: list[Target] = []
+
+
+@cache
+def edges() -> list[Edge]:
+    """Return the table."""
+    import msgspec.yaml
+
+    return msgspec.yaml.decode((files(__package__) / "edges.yaml").read_bytes(), type=list[Edge])
+
+
+def edge_of(finding: Finding, newer_driver: bool) -> Edge:
+    """Return the edge that a finding is about.
+
+    `newer_driver` says that one would compile the PTX of all files that cannot run.
+    """
+    rows = [row for row in edges() if row.check == finding.id]
+    fitting = (row for row in rows if row.hiding in ("", *finding.hides))
+    return next(row for row in fitting if newer_driver or not row.ptx)
+
+
+def in_order(findings: list[Finding]) -> list[Finding]:
+    """Return the findings that break an edge and follow from no other: failures first."""
+    order = [row.check for row in edges()]
+    broken = [f for f in findings if f.status in BROKEN and not f.folded_under and f.id in order]
+    return sorted(broken, key=lambda f: (SEVERITY.index(f.status), order.index(f.id)))
+
+
+def words(
+    finding: Finding, *, pip: str, with_torch: list[str], rebuild: list[str]
+) -> dict[str, str]:
+    """Return what the templates of an edge may name."""
+    table = compat()
+    return {
+        "driver": str(table.driver.last_branch),
+        "torch": table.torch_by_profile["v100"].version,
+        "cudnn": table.cudnn.below,
+        "nvcc": table.toolkit.last,
+        "pip": pip,
+        "seen": " ".join(dict.fromkeys(seen.text for seen in finding.evidence)),
+        "with_torch": "".join(f" {name}" for name in with_torch),
+        "rebuild": "\n".join(rebuild),
+    }

@@ -1,0 +1,83 @@
+"""How to build a file anew, with machine code for a card."""
+
+import re
+
+from packaging.utils import canonicalize_name
+
+from volta_doctor.arch.model import CodeFile
+from volta_doctor.arch.rules import Card
+from volta_doctor.catalog import compat
+from volta_doctor.facts.python_envs import PythonEnv
+from volta_doctor.facts.python_envs.distributions import Distribution
+from volta_doctor.probe import CannotLook, Probe
+
+_RECORD_BYTES = 1 << 26
+_CACHE = re.compile(r"(.*/torch_extensions/.+)/[^/]+$")
+
+
+class Owners:
+    """Which distribution of an environment a file belongs to, as the RECORD files say."""
+
+    def __init__(self, probe: Probe, env: PythonEnv | None) -> None:
+        self._probe, self._env = probe, env
+        distributions = env.distributions if env else []
+        self._known = {canonicalize_name(d.name): d for d in distributions}
+        self._found: dict[str, dict[str, str]] = {}
+
+    def of(self, path: str) -> Distribution | None:
+        """Return the owner of a file, None where none tells."""
+        if self._env is None:
+            return None
+        if self._env.kind == "wheel":
+            return self._env.distributions[0] if self._env.distributions else None
+        for site in self._env.sites:
+            if path.startswith(f"{site}/"):
+                if site not in self._found:
+                    self._found[site] = self._read(site)
+                names = self._found[site]
+                return self._known.get(canonicalize_name(names.get(path[len(site) + 1 :], "")))
+        return None
+
+    def _read(self, site: str) -> dict[str, str]:
+        """Return which distribution each shared object of a directory came with."""
+        owners: dict[str, str] = {}
+        for info in self._probe.names(site):
+            if not info.endswith(".dist-info"):
+                continue
+            try:
+                with self._probe.open(f"{site}/{info}/RECORD") as file:
+                    text = file.read(_RECORD_BYTES).decode(errors="replace")
+            except CannotLook:
+                continue
+            for line in text.splitlines():
+                path = line.split(",", 1)[0].strip('"')
+                if ".so" in path:
+                    owners[path] = info.split("-", 1)[0]
+        return owners
+
+
+def needs_torch(file: CodeFile) -> bool:
+    """Say whether a file is an extension of torch."""
+    return any(re.match(r"lib(?:torch|c10)", name) for name in file.needs)
+
+
+def line(file: CodeFile, card: Card, owner: Distribution | None) -> str:
+    """Return the line that builds a file anew, empty for what NVIDIA or PyTorch builds."""
+    own = canonicalize_name(owner.name) if owner else ""
+    if own == "torch":
+        pin = compat().torch_by_profile["v100"].version
+        return f"pip install torch=={pin}" if card.is_volta else ""
+    if own.startswith("nvidia-"):
+        return ""
+    torch_list = f"TORCH_CUDA_ARCH_LIST={card.capability}"
+    cmake = f"-DCMAKE_CUDA_ARCHITECTURES={card.arch}"
+    if owner:
+        pip = f"pip install --no-build-isolation --no-binary {own} {own}=={owner.version}"
+        return f"{torch_list} {pip}" if needs_torch(file) else f"CMAKE_ARGS={cmake} {pip}"
+    if cache := _CACHE.match(file.path):
+        return f"mv {cache[1]} {cache[1]}.old  # built at the next start, with {torch_list}"
+    if file.kind in ("cubin", "fatbin", "ptx", "archive") or file.path.endswith(".o"):
+        return f"nvcc -gencode arch=compute_{card.arch},code=sm_{card.arch} ..."
+    if needs_torch(file):
+        return f"{torch_list} pip install --no-build-isolation ."
+    return f"cmake {cmake} ..."

@@ -1,0 +1,186 @@
+"""The report for a reader at a terminal: for each target the verdict, what breaks, what to do."""
+
+import textwrap
+from collections.abc import Iterator
+from typing import NamedTuple, TextIO
+
+from rich.console import Console
+from rich.text import Text
+
+from volta_doctor.arch.report import ArchReport, Break, JudgedFile, TargetReport
+from volta_doctor.arch.rules import carries
+from volta_doctor.words import several
+
+_STYLES = {
+    "runs": "bold green",
+    "runs after JIT": "bold cyan",
+    "cannot run": "bold red",
+    "not known": "bold magenta",
+    "no device code": "bold",
+}
+_TROUBLE = ("cannot run", "not known", "runs after JIT")
+_SLOW = " (slow first start)"
+_FEW = 3  # how many files of one verdict a short report shows
+_NARROWEST = 20  # columns; nothing can be read below that
+
+
+def render(report: ArchReport, file: TextIO, verbose: bool) -> str:
+    """Return the report in the width and colours of `file`; without `verbose` only what matters."""
+    console = Console(file=file, highlight=False, markup=False, emoji=False)
+    page = _Page(max(console.width, _NARROWEST), verbose)
+    with console.capture() as capture:
+        for line in page.head(report):
+            console.print(line, soft_wrap=True)
+        for target in report.targets:
+            for line in [Text(), *page.target(target, report)]:
+                console.print(line, soft_wrap=True)
+    return capture.get().rstrip("\n")
+
+
+class _Page(NamedTuple):
+    """How wide and how full the report is."""
+
+    width: int
+    verbose: bool
+
+    def head(self, report: ArchReport) -> Iterator[Text]:
+        """Tell for which cards and which driver."""
+        for card in report.cards:
+            text = f"card: {card.name}, compute capability {card.capability} ({card.known_by})"
+            yield from self.lines(text, 2)
+        driver = report.driver or "not known, so not judged (--driver 580.95.05 names one)"
+        yield from self.lines(f"driver: {driver}", 2)
+
+    def target(self, target: TargetReport, report: ArchReport) -> Iterator[Text]:
+        """Tell one target."""
+        verdict = f"{target.verdict}{_SLOW * (target.verdict == 'runs after JIT')}"
+        for number, line in enumerate(self.lines(f"{target.target}: {verdict}", 2)):
+            line.stylize(_STYLES[target.verdict] if number == 0 else "bold")
+            yield line
+        if report.require:
+            yield from self.gate(target, report.require)
+        if target.first_break:
+            yield from self.broken(target.first_break)
+        yield from self.findings(target)
+        yield from self.files(target)
+        for text in target.unread if self.verbose else target.unread[:_FEW]:
+            yield from self.lines(f"not looked at: {text}", 2, 4)
+        if target.unread[_FEW:] and not self.verbose:
+            yield from self.lines(f"and {len(target.unread) - _FEW} more (-v)", 2, 4)
+
+    def gate(self, target: TargetReport, require: list[str]) -> Iterator[Text]:
+        """Tell which files lack what is required."""
+        wanted = ", ".join(f"sm_{arch}" for arch in require)
+        lacking = [f for f in target.files if f.lacks]
+        if not target.files:
+            yield from self.lines(f"required {wanted}: there is no file with device code", 2, 4)
+            return
+        count = f"{len(lacking)} of {several(len(target.files), 'file')}"
+        told = f"{count} lack it" if lacking else "all files have it"
+        yield from self.lines(f"required {wanted}: {told}", 2, 4)
+        for file in lacking if self.verbose else lacking[:_FEW]:
+            found = file.file.problem or carries(file.file.code)
+            yield from self.lines(f"{_name(file, target)}: {found}", 4, 6)
+        if lacking[_FEW:] and not self.verbose:
+            yield from self.lines(f"and {len(lacking) - _FEW} more (-v)", 4, 4)
+
+    def broken(self, first: Break) -> Iterator[Text]:
+        """Tell the first edge that breaks and what mends it."""
+        yield from self.lines(f"{first.edge}: {first.found}", 2, 4)
+        yield from self.lines(f"change: {first.change}", 2, 4)
+        for command in first.commands:
+            yield from self.command(command)
+        for text in first.then:
+            yield from self.lines(f"then: {text}", 2, 4)
+        if not first.then:
+            yield from self.lines("Nothing else needs to change.", 2, 2)
+
+    def findings(self, target: TargetReport) -> Iterator[Text]:
+        """Tell what could not be judged, and with -v what follows from the first break."""
+        first = target.first_break.check if target.first_break else ""
+        for finding in target.findings:
+            told = finding.status.value == "unknown" and not finding.folded_under
+            if told or (self.verbose and finding.id != first):
+                under = f", folded under {finding.folded_under}" if finding.folded_under else ""
+                label = f"{finding.status.value} {finding.id}{under}"
+                yield from self.lines(f"{label}: {finding.message}", 2, 4)
+
+    def files(self, target: TargetReport) -> Iterator[Text]:
+        """Tell the counts, then the files that do not simply run."""
+        with_code = [f for f in target.files if f.file.code]
+        counted = [f for f in target.files if not f.unused]
+        parts = [
+            f"{sum(f.verdict == verdict for f in counted)} {verdict}"
+            for verdict in (*reversed(_TROUBLE), "runs")
+            if any(f.verdict == verdict for f in counted)
+        ]
+        unused = [f for f in target.files if f.unused]
+        parts += [f"{len(unused)} for other cards"] if unused else []
+        looked = f"{several(target.looked_at, 'file')} looked at"
+        counts = f": {', '.join(parts)}" if parts else ""
+        yield from self.lines(f"{looked}, {len(with_code)} with device code{counts}", 2, 4)
+        for verdict in _TROUBLE:
+            found = [f for f in counted if f.verdict == verdict]
+            # The first edge that breaks names the files already.
+            if self.verbose or verdict != "cannot run" or not target.first_break:
+                yield from self.few(found, target)
+        if self.verbose:
+            yield from self.few([f for f in counted if f.verdict == "runs"], target)
+            yield from self.few(unused, target)
+
+    def few(self, files: list[JudgedFile], target: TargetReport) -> Iterator[Text]:
+        """Tell files of one verdict; a rebuild line that several share is told once."""
+        shown = files if self.verbose else files[:_FEW]
+        told = set(target.first_break.commands if target.first_break else [])
+        for file in shown:
+            label = "for other cards" if file.unused else file.verdict
+            on = f" on {file.card}" if file.card else ""
+            yield from self.lines(f"{label}{on}: {_name(file, target)}", 2, 4)
+            yield from self.lines(file.unused or file.reason, 4, 4)
+            if self.verbose:
+                yield from self.details(file)
+            if file.rebuild and file.rebuild not in told:
+                told.add(file.rebuild)
+                yield from self.command(file.rebuild)
+        if len(files) > len(shown):
+            yield from self.lines(f"and {len(files) - len(shown)} more (-v)", 2, 2)
+
+    def details(self, file: JudgedFile) -> Iterator[Text]:
+        """Tell all that a file carries, and how it was built."""
+        code, build = file.file.code, file.file.build
+        yield from self.lines(f"carries {carries(code)}", 4, 6)
+        said = {
+            "PTX ISA": ", ".join(f"{isa} (compute_{a})" for a, isa in file.file.ptx_isa.items()),
+            "nvcc": build.nvcc or "",
+            "needs": ", ".join(file.file.needs),
+        }
+        for label, text in said.items():
+            if text:
+                yield from self.lines(f"{label} {text}", 4, 6)
+
+    def command(self, line: str) -> Iterator[Text]:
+        """Wrap a command as the shell reads it: a backslash at the end of the line."""
+        text = "     "
+        for word in line.split(" "):
+            if len(text) + 1 + len(word) + 2 > self.width and text.strip():
+                yield Text(f"{text} \\")
+                text = "       "
+            text = f"{text} {word}"
+        yield Text(text)
+
+    def lines(self, text: str, indent: int = 0, hanging: int | None = None) -> Iterator[Text]:
+        """Wrap a text to the width."""
+        for line in textwrap.wrap(
+            text,
+            self.width,
+            initial_indent=" " * (0 if hanging is None else indent),
+            subsequent_indent=" " * (indent if hanging is None else hanging),
+            break_on_hyphens=False,
+        ):
+            yield Text(line.rstrip())
+
+
+def _name(file: JudgedFile, target: TargetReport) -> str:
+    """Return a file's path below its target."""
+    path = file.file.path.removeprefix(target.target).lstrip("/!")
+    return path or file.file.path.rsplit("/", 1)[-1]
