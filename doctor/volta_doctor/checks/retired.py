@@ -12,6 +12,7 @@ from volta_doctor.checks.registry import check
 from volta_doctor.facts.model import Facts
 from volta_doctor.facts.nvml import GpuFacts, RetiredPage
 from volta_doctor.findings import Evidence, Finding
+from volta_doctor.words import several
 
 _FAIL, _WARN, _INFO = 63, 55, 11
 _FULL = 62
@@ -52,7 +53,7 @@ def retired_total(facts: Facts, row: Row, gpu: GpuFacts) -> Finding:
     """A card near its limit has no pages left to give."""
     single, double = pages(gpu)
     total, evidence = len(single) + len(double), shown_pages(facts, single, double)
-    text = f"{total} pages are retired of the 64 that a card can retire."
+    text = f"{several(total, 'page')} retired of the 64 that a card can retire."
     if total >= _FAIL:
         return row.fail(text, evidence, count=total)
     if total >= _WARN:
@@ -69,9 +70,9 @@ def retired_trend(facts: Facts, row: Row, gpu: GpuFacts) -> Finding:
     double = told(gpu.retired_pages.double_bit, "pages retired for double-bit errors")
     evidence = seen(facts, f"retired pages: {len(double)} double-bit")
     if len(double) <= _TREND_PAGES:
-        return row.ok(f"{len(double)} pages are retired for double-bit errors.", evidence)
+        return row.ok(f"{several(len(double), 'page')} retired for double-bit errors.", evidence)
     fewest, most, grounds = _new_in_a_week(facts, gpu, double)
-    text = f"{len(double)} pages are retired for double-bit errors"
+    text = f"{several(len(double), 'page')} retired for double-bit errors"
     if fewest > _TREND_NEW:
         text = f"{text}, at least {fewest} of them in the last 7 days."
         return row.fail(text, evidence, *grounds, count=len(double))
@@ -139,7 +140,7 @@ def retired_full(facts: Facts, row: Row, gpu: GpuFacts) -> Finding:
     pending = told(gpu.retired_pages.pending, "pending page retirement")
     total, evidence = len(single) + len(double), shown_pages(facts, single, double)
     if pending and total >= _FULL:
-        text = f"{total} pages are retired of 64, and another is pending."
+        text = f"{several(total, 'page')} retired of 64, and another is pending."
         return row.fail(text, evidence, count=total)
     waits = "one is pending" if pending else "none is pending"
-    return row.ok(f"{total} pages are retired of 64, and {waits}.", evidence)
+    return row.ok(f"{several(total, 'page')} retired of 64, and {waits}.", evidence)
