@@ -123,7 +123,8 @@ def unit_limits(facts: Facts, row: Row) -> Finding | Iterable[Finding]:
         # CAP_IPC_LOCK exempts root (mlock(2)); without a card nothing is locked.
         if locked != "infinity" and on_gpus(facts, server) and not _is_root(unit):
             low.append(
-                f"it may lock {locked / 2**20:g} MiB of memory, and CUDA and NCCL lock what they copy"
+                f"it may lock {locked / 2**20:g} MiB of memory, and CUDA and NCCL lock what they"
+                " copy"
             )
         if low:
             more = ":".join(str(_at_least(limit)) for limit in (soft, hard))
