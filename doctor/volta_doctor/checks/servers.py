@@ -12,6 +12,8 @@ from volta_doctor.facts.serve import Server
 from volta_doctor.findings import Evidence, Finding, Step
 from volta_doctor.words import several
 
+# Engines that are run on the CPU by hiding the GPUs from them.
+_DO_WITHOUT = ("llamacpp", "ollama")
 Judge = Callable[[Server], Finding | Iterable[Finding]]
 
 
@@ -24,7 +26,7 @@ def per_server(facts: Facts, row: Row, judge: Judge) -> Iterator[Finding]:
         else:
             yield row.skip("No server of language models was found.")
     for server in serve.servers:
-        if server.flags.device == "cpu":
+        if on_cpu(server):
             yield row.skip("It is told to run on the CPU.", subject=server.name)
             continue
         try:
@@ -32,6 +34,12 @@ def per_server(facts: Facts, row: Row, judge: Judge) -> Iterator[Finding]:
             yield from [found] if isinstance(found, Finding) else list(found)
         except Missing as reason:
             yield row.unknown(str(reason), subject=server.name)
+
+
+def on_cpu(server: Server) -> bool:
+    """Say whether a server was told to run on the CPU, by a flag or by hiding all GPUs from it."""
+    hidden = (server.env or {}).get("CUDA_VISIBLE_DEVICES") in ("", "-1")
+    return server.flags.device == "cpu" or (hidden and server.engine in _DO_WITHOUT)
 
 
 def environment(server: Server) -> dict[str, str]:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from volta_doctor.catalog import Row
 from volta_doctor.checks.registry import check
+from volta_doctor.checks.servers import on_cpu
 from volta_doctor.checks.steps import unit_drop_in
 from volta_doctor.facts.checkpoint import CheckpointFacts
 from volta_doctor.facts.model import Facts, Missing
@@ -51,8 +52,7 @@ def _judge_one(row: Row, server: Server, units: UnitsFacts, judge: Judge) -> Fin
 
 def on_gpus(facts: Facts, server: Server) -> bool:
     """Say whether a server uses NVIDIA cards, as far as its flags and the host tell."""
-    hidden = (server.env or {}).get("CUDA_VISIBLE_DEVICES") in ("", "-1")
-    return bool(facts.pci.need().gpus) and server.flags.device != "cpu" and not hidden
+    return bool(facts.pci.need().gpus) and not on_cpu(server)
 
 
 def seen(unit: UnitFacts, text: str) -> Evidence:

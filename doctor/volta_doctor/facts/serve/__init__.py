@@ -156,6 +156,8 @@ def _server(probe: Probe, launch: Launch) -> Server:
     )
     if prefix is None and launch.engine.python and not python_problem:
         python_problem = f"the Python that runs {launch.command.words[0]} was not found"
+        if launch.pids and launch.exe is None:
+            python_problem += f" ({launch.source}/exe is hidden: run again with sudo)"
     if engine == "vllm" and prefix and _or_why(lambda: _is_fork(probe, prefix), False)[0]:
         engine = "1cat-vllm"
     model, places = flags.model, (env, launch.home, launch.directory, launch.root)
