@@ -13,14 +13,13 @@ Target = Literal["file", "directory", "wheel", "venv", "process"]
 class BuildInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How a file was built, as far as it says so.
 
-    `nvcc` is the newest toolkit release that made its device code (12.8), `compiler` that of its
-    host code as .comment names it. `glibc`, `glibcxx` and `cxxabi` are the highest versions that it
-    asks of libc and libstdc++. `python` is the tag in its name (cp311, abi3).
-    `torch_cxx11_abi` says with which of libstdc++'s two ABIs of std::string it calls torch.
+    `nvcc` is the toolkit release of its first machine code (12.8), where that tells. `glibc`,
+    `glibcxx` and `cxxabi` are the highest versions that it asks of libc and libstdc++. `python` is
+    the tag in its name (cp311, abi3). `torch_cxx11_abi` says with which of libstdc++'s two ABIs of
+    std::string it calls torch.
     """
 
     nvcc: str | None = None
-    compiler: str | None = None
     glibc: str | None = None
     glibcxx: str | None = None
     cxxabi: str | None = None
