@@ -38,9 +38,13 @@ def test_a_setting_is_put_right_by_one_command_and_back_by_another(
 
 
 def test_persistence_is_the_daemon_s_work(snapshot_with):
-    (step,) = first("persistence", snapshot_with, {"persistence": False}).remedy.steps
+    without, off = {"processes": {"tools": []}}, {"persistence": False}
+    (step,) = first("persistence", snapshot_with, off, **without).remedy.steps
     assert step.run == ["systemctl", "enable", "--now", "nvidia-persistenced"]
     assert step.undo == ["systemctl", "disable", "--now", "nvidia-persistenced"]
+    assert (
+        first("persistence", snapshot_with, off).remedy.steps == []
+    )
 
 
 def test_a_cap_that_nvidia_smi_did_not_set_has_no_step(snapshot_with):

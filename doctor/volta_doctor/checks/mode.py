@@ -25,7 +25,10 @@ def persistence(facts: Facts, row: Row, gpu: GpuFacts) -> Finding:
     evidence = seen(facts, f"persistence mode {told(gpu.persistence, 'persistence mode')}")
     if gpu.persistence:
         return row.ok("Persistence mode is on.", evidence)
-    host = facts.host.data
+    host, processes = facts.host.data, facts.processes.data
+    if processes and any(process.name == _DAEMON for process in processes.tools):
+        text = f"Persistence mode is off, although {_DAEMON} runs: see the options of its unit."
+        return row.warn(text, evidence)
     steps = []
     if host and not host.container:
         steps.append(

@@ -71,7 +71,7 @@ def nvl_count(facts: Facts, row: Row, gpu: GpuFacts) -> Finding:
     if profile is None and not _names(gpu):
         raise Missing(f"NVML does not tell which card it is: name {shown(gpu.name)}.")
     if profile is None and not is_module(gpu):
-        return row.ok(f"{_names(gpu)} is no SXM module, so it needs no NVLink.")
+        return row.ok(f"{value(gpu.name) or _names(gpu)} is no SXM module, so it needs no NVLink.")
     expected = _LINKS if profile is None else profile
     found = links(gpu)
     down = [number for number, link in enumerate(found) if not link.active]
@@ -90,11 +90,14 @@ def nvl_count(facts: Facts, row: Row, gpu: GpuFacts) -> Finding:
         return row.info(text, evidence)
     if _some_active(facts):
         return row.fail(f"{text}. {_BY_DESIGN}", evidence)
-    text = f"{text}, and no other card's is. Adapters from SXM to a PCIe slot wire no NVLink"
-    modules = sum(is_module(each) for each in gpus(facts))
-    if modules == 1:
-        return row.info(f"{text}.", evidence)
-    return row.warn(f"{text}; on a board that does, all are down. {_BY_DESIGN}", evidence)
+    if sum(is_module(each) for each in gpus(facts)) == 1:
+        text = "It has no active NVLink: an adapter from SXM to a PCIe slot wires none."
+        return row.info(text, evidence)
+    text = (
+        "No NVLink of any card is active. Adapters from SXM to a PCIe slot wire none; on a board"
+        f" that does, all are down. {_BY_DESIGN}"
+    )
+    return row.warn(text, evidence)
 
 
 _BY_DESIGN = "If the board wires no more, say so: nvlinks in a profile of this site."

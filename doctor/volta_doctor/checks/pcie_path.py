@@ -106,7 +106,7 @@ def acs(facts: Facts, row: Row) -> Finding:
         return row.ok("A virtual machine: the bridges are its host's.", where)
     above = {bus for gpu in pci.gpus for bus in gpu.bridges or []}
     if any(gpu.bridges is None for gpu in pci.gpus) or above - {b.bus_id for b in pci.bridges}:
-        return row.unknown("The snapshot does not tell of all bridges above the GPUs.")
+        return row.unknown("It is not known which bridges are above the GPUs, or how they are set.")
     bad = [bridge for bridge in pci.bridges if set(bridge.acs or []).intersection(_REDIRECTING)]
     if bad:
         names = ", ".join(bridge.bus_id for bridge in bad)
