@@ -8,6 +8,8 @@ import sys
 
 import click
 
+from volta_doctor.cli.arch import arch
+from volta_doctor.cli.aside import set_aside
 from volta_doctor.cli.check import check
 from volta_doctor.cli.diff import diff
 from volta_doctor.cli.explain import explain
@@ -30,7 +32,7 @@ def cli() -> None:
     """Say what is wrong with a V100 host, why, and the exact fix."""
 
 
-for verb in (check, fix, watch, snapshot, diff, explain, listing):
+for verb in (check, fix, watch, snapshot, diff, arch, explain, listing, set_aside):
     cli.add_command(verb)
 
 

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from volta_doctor.facts import ext_cache, so_archs
+from volta_doctor.facts import so_archs
 from volta_doctor.facts.fatbin import DeviceCode
 from volta_doctor.facts.serve import Server
 from volta_doctor.probe import CannotLook
@@ -36,6 +36,10 @@ def test_what_is_of_interest(host, serving, elf_file, fat_binary):
         f"{SITE}/nvidia/cublas/lib/libcublas.so.12": volta,
         f"{SITE}/vllm/torch/_t.so": volta,
         f"{CACHE}/py311_cu128/gates/gates.so": volta,
+        f"{CACHE}/py311_cu128/gates/build.ninja": "",
+        f"{CACHE}/py311_cu128/gates.stale-77/gates.so": volta,
+        "/home/u/.cache/flashinfer/0.5.3/80/cached_ops/op/op.so": volta,
+        "/home/u/.cache/flashinfer/0.5.3/80/cached_ops/op/build.ninja": "",
     }
     facts = so_archs.collect(host(files=files))
     assert facts.unread == {}
@@ -85,63 +89,6 @@ def test_a_directory_that_may_not_be_read(host, serving, monkeypatch):
 
     monkeypatch.setattr(os, "scandir", refuse)
     assert so_archs.collect(probe).unread == {"/opt/v": [f"{SITE}/x: Permission denied"]}
-
-
-def test_caches_of_servers_and_of_this_shell(host, serving):
-    serving(
-        SERVER,
-        Server(
-            name="b.service",
-            engine="sglang",
-            source="",
-            prefix="/opt/b",
-            env={"TORCH_EXTENSIONS_DIR": "/srv/ext"},
-            home="/home/b",
-        ),
-        Server(name="c.service", engine="tgi", source="", prefix="/opt/c", env_problem="hidden"),
-    )
-    files = {
-        f"{CACHE}/py311_cu128/gates/gates.so": "",
-        f"{CACHE}/py311_cu128/gates/lock": "",
-        f"{CACHE}/py310_cu121/moe/build.ninja": "",
-        f"{CACHE}/notes.txt": "",
-        "/srv/ext/gates/gates.so": "",
-        "/root/.cache/torch_extensions/py39_cpu/x/x.so": "",
-    }
-    probe = host(files=files)
-    for name, time in (("gates.so", 1000), ("lock", 2000)):
-        os.utime(probe.path(f"{CACHE}/py311_cu128/gates/{name}"), (time, time))
-    facts = ext_cache.collect(probe)
-    assert facts.problem == "c.service: hidden"
-    assert {cache.path: (cache.tag, cache.used_by) for cache in facts.caches} == {
-        "/root/.cache/torch_extensions/py39_cpu": ("py39_cpu", ["this shell"]),
-        f"{CACHE}/py310_cu121": ("py310_cu121", ["vllm.service"]),
-        f"{CACHE}/py311_cu128": ("py311_cu128", ["vllm.service"]),
-        "/srv/ext": (None, ["b.service"]),
-    }
-    (gates,) = facts.caches[2].extensions
-    assert (gates.name, gates.built, gates.locked) == ("gates", 1000, 2000)
-    (moe,) = facts.caches[1].extensions
-    assert (moe.built, moe.locked) == (None, None)
-
-
-def test_a_cache_inside_a_container(host, serving):
-    root = "/proc/4711/root"
-    serving(
-        Server(
-            name="vllm",
-            engine="vllm",
-            source="",
-            prefix=f"{root}/usr",
-            container="0123456789ab",
-            pids=[4711],
-            env={"XDG_CACHE_HOME": "/cache"},
-            home=f"{root}/root",
-        )
-    )
-    probe = host(files={f"{root}/cache/torch_extensions/py312_cu128/x/x.so": ""})
-    (cache,) = ext_cache.collect(probe).caches
-    assert cache.path == f"{root}/cache/torch_extensions/py312_cu128"
 
 
 def test_without_an_answer_about_environments_there_is_none(host, serving):

@@ -1,16 +1,18 @@
 """Remedies that the doctor can take itself: what they do, and that they mend the finding."""
 
-import subprocess
+import os
 
 import pytest
+from click.testing import CliRunner
+from msgspec import structs
 
 from volta_doctor.catalog import checks
+from volta_doctor.cli import cli
 from volta_doctor.facts import ext_cache
 from volta_doctor.facts.serve import Server
 from volta_doctor.judge import examine
 from volta_doctor.profile import detect
 
-CACHE = "/home/u/.cache/torch_extensions/py311_cu128"
 DROP_IN = "/etc/systemd/system/volta-serve.service.d/"
 UNIT = {"name": "volta-serve.service", "load_state": "loaded", "active_state": "active"}
 
@@ -20,46 +22,52 @@ def judged(facts, check_id):
 
 
 @pytest.mark.parametrize(
-    ("check_id", "extension"),
-    [("ext-cache", {"built": 1000}), ("ext-lock", {"built": 1795950000, "locked": 1000})],
+    ("check_id", "old"), [("ext-cache", "x.so"), ("ext-lock", "lock"), ("ext-cache", "tag")]
 )
-def test_what_is_moved_aside_is_found_no_more_and_comes_back(
-    host, serving, snapshot_with, check_id, extension
+def test_what_is_set_aside_is_found_no_more_and_comes_back(
+    host, serving, snapshot_with, check_id, old
 ):
-    serving(
-        Server(name="volta-serve.service", engine="vllm", source="", prefix="/v", home="/home/u")
-    )
-    probe = host(files={f"{CACHE}/gates/gates.so": "", f"{CACHE}/gates/lock": ""})
-    facts = snapshot_with(
-        {
-            "ext_cache": {
-                "caches": [
-                    {
-                        "path": CACHE,
-                        "tag": "py311_cu128",
-                        "used_by": ["volta-serve.service"],
-                        "extensions": [{"name": "gates", **extension}],
-                    }
-                ]
-            }
-        }
-    ).facts
-    (finding,) = judged(facts, check_id)
-    (step,) = finding.remedy.steps
+    server = Server(name="volta-serve.service", engine="vllm", source="", prefix="/v", home="/u")
+    serving(server)
+    root = "/u/.cache/torch_extensions"
+    tag = "py39_cu118" if old == "tag" else "py311_cu128"
+    gates = f"{root}/{tag}/gates"
+    probe = host(files={f"{gates}/{name}": "" for name in ("x.so", "lock", "build.ninja")})
+    if old != "tag":
+        os.utime(probe.path(f"{gates}/{old}"), (1000, 1000))
+
+    def found():
+        facts = snapshot_with({}).facts
+        data = ext_cache.find(probe)
+        section = structs.replace(facts.ext_cache, data=data)
+        return [
+            finding
+            for finding in judged(structs.replace(facts, ext_cache=section), check_id)
+            if finding.status in ("fail", "warn")
+        ]
 
     def run(argv):
-        words = [str(probe.path(word)) if word.startswith("/") else word for word in argv]
-        subprocess.run(words, check=True)
+        here = str(probe.path("/")).rstrip("/")
+        words = [
+            word.replace("=/", f"={here}/") if word[0] == "-" else word.replace("/u/", f"{here}/u/")
+            for word in argv[1:]
+        ]
+        done = CliRunner().invoke(cli, words)
+        assert done.exit_code == 0, done.output
 
-    def kept():
-        (cache,) = ext_cache.find(probe).caches
-        return [(e.name, e.locked is not None) for e in cache.extensions]
-
-    assert kept() == [("gates", True)]
+    (finding,) = found()
+    (step,) = finding.remedy.steps
     run(step.run)
-    assert kept() == ([("gates", False)] if check_id == "ext-lock" else [])
+    assert found() == []
     run(step.undo)
-    assert kept() == [("gates", True)]
+    assert found() == [finding]
+
+
+def test_a_cache_in_a_container_and_one_behind_a_link_are_for_a_person(snapshot_with):
+    for path, inode in (("/proc/7/root/c/py39_cpu", 5), ("/c/py39_cpu", None)):
+        change = {"ext_cache": {"caches": {0: {"path": path, "tag": "py39_cpu", "inode": inode}}}}
+        (finding,) = judged(snapshot_with(change).facts, "ext-cache")
+        assert (finding.status, finding.remedy.steps) == ("warn", [])
 
 
 def test_a_server_is_pointed_to_the_right_toolkit(snapshot_with):
