@@ -65,3 +65,17 @@ def test_tools_by_their_whole_names(host):
     }
     assert {(p.unit, p.uid, p.ppid, p.state) for p in facts.tools} == {("x.service", 104, 1, "S")}
     assert facts.gpu_users == []
+
+
+def test_processes_whose_open_files_are_hidden(host, monkeypatch):
+    probe = host(files=STAT | tool(5, "python3") | tool(6, "vllm") | {"/dev/nvidiactl": ""})
+    names = probe.names
+
+    def hide(path):
+        if path == "/proc/6/fd":
+            raise processes.CannotLook(f"{path}: Permission denied")
+        return names(path)
+
+    monkeypatch.setattr(probe, "names", hide)
+    facts = processes.collect(probe)
+    assert (facts.hidden, facts.hidden_pids, facts.gpu_users) == (1, [6], [])

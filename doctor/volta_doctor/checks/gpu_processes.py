@@ -152,7 +152,7 @@ def _owner(
 ) -> Finding:
     listed = {process.pid for process in _holders(gpu)}
     device = f"/dev/nvidia{value(gpu.minor_number)}"
-    alive = {user.pid for user in processes.gpu_users}
+    alive = {user.pid for user in processes.gpu_users} | set(processes.hidden_pids)
     owners = (listed & alive) or {u.pid for u in processes.gpu_users if _computes(u, device)}
     name = subject(gpu)
     if owners:
@@ -162,9 +162,6 @@ def _owner(
         text = f"{mib:.0f} MiB are in use; this {container} container hides the host's processes."
         return row.unknown(text, seen, subject=name)
     if processes.hidden:
-        if listed:
-            pids = ", ".join(str(pid) for pid in sorted(listed))
-            return row.ok(f"{mib:.0f} MiB are in use, by pid {pids}.", seen, subject=name)
         text = (
             f"{mib:.0f} MiB are in use; open files are hidden of"
             f" {several(processes.hidden, 'process')}: run again with sudo."

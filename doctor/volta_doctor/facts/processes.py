@@ -47,12 +47,13 @@ class ProcessesFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     """The pid limit and the processes of interest.
 
     `tools` are display servers, compilers and NVIDIA's daemons. `hidden` counts processes whose
-    open files this user may not see.
+    open files this user may not see, and `hidden_pids` lists them.
     """
 
     pid_max: int
     gpu_users: list[GpuUser]
     hidden: int
+    hidden_pids: list[int] = []
     tools: list[Process] = []
 
 
@@ -71,11 +72,11 @@ def collect(probe: Probe) -> ProcessesFacts:
     pid_max = int(probe.text("/proc/sys/kernel/pid_max"))
     processes = probe.once(proc.table)
     users: dict[int, list[str] | None] = {}
-    hidden = 0
+    hidden: list[int] = []
     if any(name.startswith("nvidia") for name in probe.names("/dev")):
         for pid, process in processes.items():
             devices = open_devices(probe, pid)
-            hidden += devices is None
+            hidden += [pid] if devices is None else []
             if devices or (devices is None and process.state == "D"):
                 users[pid] = devices
     stuck = proc.find_stuck(probe, {pid for pid in users if processes[pid].state == "D"}, STUCK_S)
@@ -89,7 +90,8 @@ def collect(probe: Probe) -> ProcessesFacts:
             )
             for pid, devices in users.items()
         ],
-        hidden=hidden,
+        hidden=len(hidden),
+        hidden_pids=hidden,
         tools=[
             _described(probe, process)
             for process in processes.values()
