@@ -22,6 +22,10 @@ class Process(NamedTuple):
     ppid: int
 
 
+# Without pam_systemd what these start for a person, or at a time, stays in their own cgroup.
+_OF_SESSIONS = re.compile(r"(?:sshd?|crond?|atd|(?:console-|serial-)?getty)(?:@.*)?\.service")
+
+
 class Cgroup(NamedTuple):
     """Where a process belongs: the systemd service, or the container by its id or name.
 
@@ -52,6 +56,8 @@ def parse_cgroup(text: str) -> Cgroup:
     # A session's scope lies below user@1000.service, which is not the service of what runs there.
     owners = re.findall(r"[^/]+\.(?:service|scope)(?=/|$)", path)
     unit = owners[-1] if owners and owners[-1].endswith(".service") else None
+    if unit and _OF_SESSIONS.fullmatch(unit):
+        unit = None
     user = re.search(r"/user@(\d+)\.service/", path)
     return Cgroup(unit=unit, manager=int(user[1]) if user and unit else None)
 

@@ -233,8 +233,8 @@ def collect(probe: Probe) -> KernelLogFacts:
         if best and best.begins <= BOOT_LINES_S:
             return best
     if best is None:
-        raise CannotLook(
-            f"the kernel log cannot be read ({'; '.join(reasons)}): run again with sudo, or add the"
-            " user to the group systemd-journal"
-        )
+        text = f"the kernel log cannot be read ({'; '.join(reasons)})"
+        if not probe.is_root:
+            text += ": run again with sudo, or add the user to the group systemd-journal"
+        raise CannotLook(text)
     return best
