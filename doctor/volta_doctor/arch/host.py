@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from msgspec import structs
 
-from volta_doctor.arch.rules import Card
+from volta_doctor.arch.rules import Card, volta
 from volta_doctor.catalog import compat
 from volta_doctor.facts.gather import gather
 from volta_doctor.facts.model import Facts, Section
@@ -56,14 +56,14 @@ def look(probe: Probe, gpu: Card | None, driver: str | None) -> Host:
         return Host([gpu], driver, _with_driver(Facts(), driver))
     facts = gather(probe, _SECTIONS).facts
     cards = _cards(facts)
+    loaded = facts.modules.data.loaded_version if facts.modules.data else None
     if not cards:
-        volta = compat().volta.compute_capability
         reason = "assumed, as this host shows no NVIDIA card"
-        assumed = Card(name="V100", capability=volta, known_by=reason)
-        return Host([assumed], driver, _with_driver(Facts(), driver))
+        assumed = structs.replace(volta(), known_by=reason)
+        # What has fallen off the bus, or is hidden by the driver, is a card nevertheless.
+        cards, facts = [assumed], facts if loaded else Facts()
     if driver:
         return Host(cards, driver, _with_driver(Facts(), driver))
-    loaded = facts.modules.data.loaded_version if facts.modules.data else None
     told = value(facts.nvml.data.driver_version) if facts.nvml.data else None
     return Host(cards, loaded or told, facts)
 
@@ -84,9 +84,9 @@ def _cards(facts: Facts) -> list[Card]:
             found.append(Card(name=name, capability=capability, known_by="this host's NVML"))
     devices = facts.pci.data.gpus if facts.pci.data else []
     if not found:
-        volta = compat().volta.compute_capability
+        capability = volta().capability
         found = [
-            Card(name=card_name(device), capability=volta, known_by="this host's PCI ids")
+            Card(name=card_name(device), capability=capability, known_by="this host's PCI ids")
             for device in devices
             if is_volta(device)
         ]

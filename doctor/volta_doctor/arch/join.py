@@ -23,7 +23,6 @@ from volta_doctor.profile import Profile
 
 _WORST: tuple[Outcome, ...] = ("cannot run", "not known", "runs after JIT", "runs")
 _CODES = {"cannot run": 2, "not known": 3}
-_TORCH = ("cu13-lib", "torch-arch")
 
 
 def report(probe: Probe, scans: Sequence[Scan], host: Host, require: Sequence[str]) -> ArchReport:
@@ -161,7 +160,7 @@ def _first_break(
         rebuild=list(dict.fromkeys(file.rebuild for file in bad if file.rebuild)),
     )
     then = [f"{f.id}: {f.message}" for f in others if f.id not in edge.mends]
-    if env and first.id in _TORCH:
+    if env and "{with_torch}" in edge.command:
         then += with_torch.compiled(scan.files, env, owners)
     return Break(
         edge=edge.edge,

@@ -13,7 +13,7 @@ SCHEMA = 1
 Outcome = Literal["runs", "runs after JIT", "cannot run", "not known", "no device code"]
 
 
-class JudgedFile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class JudgedFile(msgspec.Struct, frozen=True, kw_only=True):
     """One file: whether the card runs its device code, why, and the line that builds it anew.
 
     `card` names the card that does worst where there are several kinds. `unused` says why no such
@@ -30,7 +30,7 @@ class JudgedFile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     lacks: list[str] = []
 
 
-class Break(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Break(msgspec.Struct, frozen=True, kw_only=True):
     """The first edge that breaks, and the smallest change that mends it.
 
     `check` is the id of the finding that says so, `found` its message. `change` is a sentence,
@@ -45,7 +45,7 @@ class Break(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     then: list[str] = []
 
 
-class TargetReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class TargetReport(msgspec.Struct, frozen=True, kw_only=True):
     """One target: the verdict on the whole, the first edge that breaks, and each file.
 
     `findings` are those of the doctor's checks that bear on it and are not ok. `unread` says what

@@ -1,0 +1,188 @@
+"""For each edge of the join a host that breaks it: exactly one root cause, the right one."""
+
+import pytest
+
+SITE = "srv/venv/lib/python3.11/site-packages"
+VERSION = "proc/driver/nvidia/version"
+UNIT = "etc/systemd/system/vllm.service"
+SERVE = "[Service]\nExecStart=/srv/venv/bin/python -m vllm.entrypoints.openai.api_server --model m"
+
+
+@pytest.fixture
+def files(shared_object, package, elf_file):
+    """The files that make each host what it is."""
+    torch = f"{SITE}/torch"
+    none_for_volta = shared_object([75, 80, 90])
+    return {
+        "sound": {},
+        "open kernel module": {
+            VERSION: "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  Release\n"
+        },
+        "a branch beyond Volta": {},
+        "module and libraries differ": {},
+        "driver too old for CUDA 12": {},
+        "a libcuda of another driver": {
+            UNIT: f"{SERVE}\nEnvironment=LD_LIBRARY_PATH=/opt/old\n",
+            "opt/old/libcuda.so.1": "-> libcuda.so.550.54.14",
+            "opt/old/libcuda.so.550.54.14": elf_file(),
+        },
+        "torch for CUDA 13": {
+            f"{torch}/version.py": "__version__ = '2.11.0+cu130'\ncuda = '13.0'\n",
+            f"{torch}/lib/libtorch_cuda.so": none_for_volta,
+            **package("nvidia-nccl-cu13", "2.28.9"),
+            **package("nvidia-cudnn-cu13", "9.19.0.56"),
+        },
+        "an extension for CUDA 13": {
+            f"{SITE}/flux/_C.abi3.so": shared_object([75], needs=["libcudart.so.13"]),
+        },
+        "torch without sm_70": {
+            f"{torch}/version.py": "__version__ = '2.11.0+cu128'\ncuda = '12.8'\n",
+            f"{torch}/lib/libtorch_cuda.so": none_for_volta,
+            **package("torchvision", "0.26.0", "torch==2.11.0"),
+            **package("nvidia-cudnn-cu12", "9.19.0.56"),
+            f"{SITE}/nvidia_cudnn_cu12-9.10.2.21.dist-info/METADATA": None,
+        },
+        "an extension for another Python": {
+            f"{SITE}/gone/g.cpython-312-x86_64-linux-gnu.so": shared_object([70])
+        },
+        "an extension without sm_70": {
+            f"{SITE}/exllama/ext.cpython-311-x86_64-linux-gnu.so": shared_object(
+                [80, 90], needs=["libcudart.so.12", "libtorch_cuda.so"]
+            )
+        },
+        "PTX that is too new": {
+            f"{SITE}/fresh/f.abi3.so": shared_object([80], ptx=[70], isa="8.7")
+        },
+        "an older NCCL than torch's": {
+            **package("nvidia-nccl-cu12", "2.21.5"),
+            f"{SITE}/nvidia_nccl_cu12-2.27.5.dist-info/METADATA": None,
+        },
+        "cuDNN without sm_70": {
+            **package("nvidia-cudnn-cu12", "9.19.0.56"),
+            f"{SITE}/nvidia_cudnn_cu12-9.10.2.21.dist-info/METADATA": None,
+        },
+        "an attention library for newer cards": {UNIT: f"{SERVE} --attention-backend FLASHINFER\n"},
+    }
+
+
+HOSTS = [
+    ("sound", {}, None, "runs", "", ""),
+    ("open kernel module", {}, "driver-open-kmod", "cannot run", "driver x card", "without -open"),
+    (
+        "a branch beyond Volta",
+        {"driver": "590.48.01"},
+        "driver-branch",
+        "cannot run",
+        "driver x card",
+        "branch 580",
+    ),
+    (
+        "module and libraries differ",
+        {"snapshot": "mismatch"},
+        "driver-lib-match",
+        "cannot run",
+        "driver module x driver libraries",
+        "Reboot",
+    ),
+    (
+        "driver too old for CUDA 12",
+        {"driver": "470.82.01"},
+        "driver-cuda",
+        "cannot run",
+        "driver x CUDA runtime",
+        "branch 580",
+    ),
+    (
+        "a libcuda of another driver",
+        {},
+        "libcuda-dup",
+        "cannot run",
+        "driver x CUDA runtime",
+        "LD_LIBRARY_PATH",
+    ),
+    (
+        "torch for CUDA 13",
+        {},
+        "cu13-lib",
+        "cannot run",
+        "CUDA runtime x card",
+        "Install torch 2.10.0 from PyPI",
+    ),
+    (
+        "an extension for CUDA 13",
+        {},
+        "cu13-lib",
+        "cannot run",
+        "CUDA runtime x card",
+        "the CUDA 12 build of _C.abi3.so",
+    ),
+    (
+        "torch without sm_70",
+        {},
+        "torch-arch",
+        "cannot run",
+        "torch x card",
+        "Install torch 2.10.0 from PyPI",
+    ),
+    (
+        "an extension for another Python",
+        {},
+        "python-version",
+        "cannot run",
+        "extension x Python",
+        "g.cpython-312",
+    ),
+    (
+        "an extension without sm_70",
+        {},
+        "ext-arch",
+        "cannot run",
+        "extension x card",
+        "Rebuild it for sm_70",
+    ),
+    (
+        "PTX that is too new",
+        {"driver": "535.183.01"},
+        "ext-arch",
+        "cannot run",
+        "driver x PTX",
+        "branch 580, which compiles this PTX",
+    ),
+    (
+        "an older NCCL than torch's",
+        {},
+        "torch-libs",
+        "cannot run",
+        "torch x NCCL, cuBLAS, cuDNN",
+        "that torch pins",
+    ),
+    ("cuDNN without sm_70", {}, "cudnn", "runs", "cuDNN x card", "before 9.11"),
+    (
+        "an attention library for newer cards",
+        {},
+        "xformers-flash-attn-volta",
+        "cannot run",
+        "serving flags x card",
+        "attention backend",
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "how", "check", "verdict", "edge", "change"), HOSTS, ids=[row[0] for row in HOSTS]
+)
+def test_one_root_cause(made_host, files, name, how, check, verdict, edge, change):
+    host = made_host(files=files[name], **how)
+    (target,) = host.report("/srv/venv")["targets"]
+    assert target["verdict"] == verdict, target
+    roots = [f for f in target["findings"] if not f["folded_under"]]
+    if check is None:
+        assert (roots, target["first_break"]) == ([], None)
+        return
+    mended = {"driver-branch"} if edge == "driver x PTX" else set()
+    assert {f["id"] for f in roots} - mended == {check}, roots
+    first = target["first_break"]
+    assert (first["check"], first["edge"]) == (check, edge)
+    assert change in first["change"]
+    assert all("exllama is compiled against torch 2.11.0" in text for text in first["then"])
+    assert bool(first["then"]) == ("torch==2.10.0" in "".join(first["commands"]))
