@@ -107,7 +107,7 @@ class _Look:
         skip = {*_WITHOUT_CODE, *_NO_FILES}
         for directory, names in self.probe.walk(self.path, skip, self.unread.append):
             shown = self.target.rstrip("/") + directory.removeprefix(self.path.rstrip("/"))
-            for name in names:
+            for name in sorted(names):
                 if not name.endswith(_TEXTS):
                     self._read_file(f"{directory}/{name}", f"{shown}/{name}")
 

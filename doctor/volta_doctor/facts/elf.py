@@ -107,7 +107,7 @@ def sections(file: Readable) -> list[Section]:
         raise NotRead(f"has no section table that makes sense ({count} of {size} bytes)")
     table = read_at(file, head.section_offset, size * count)
     of_names = _SHDR.unpack_from(table, names_index * size) if names_index < count else None
-    if of_names is None or of_names[5] > _NAMES_BYTES:
+    if of_names is None or not 0 < of_names[5] <= _NAMES_BYTES:
         raise NotRead("has no section names that make sense")
     names = read_at(file, of_names[4], of_names[5])
     rows = (_SHDR.unpack_from(table, start) for start in range(0, len(table), size))
