@@ -168,6 +168,21 @@ def test_a_server_in_a_container_has_mounts_of_its_own(host):
     assert [disk.mount for disk in found] == ["/proc/7/root/models"]
 
 
+def test_shared_memory_of_servers_in_containers(host):
+    servers = [
+        Server(name=f"container {pid}", engine="vllm", source="/proc/7", container="x", pids=[pid])
+        for pid in (7, 8)
+    ]
+    servers.append(Server(name="pid 9", engine="vllm", source="/proc/9", pids=[9]))
+    path = "/proc/7/root/dev/shm"
+    probe = host(files=HOST, disks={path: Disk(path, 64 << 20, 1, read_only=False)})
+    found = host_facts.find_container_shm(probe, servers)
+    assert [(s.server, s.bytes) for s in found] == [
+        ("container 7", 64 << 20),
+        ("container 8", None),
+    ]
+
+
 def test_a_home_that_may_not_be_entered_lies_on_a_known_file_system(host, monkeypatch):
     mounts = "1 0 8:1 / / rw - ext4 /dev/sda1 rw\n2 1 8:2 / /home rw - ext4 /dev/sda2 rw\n"
     servers = [

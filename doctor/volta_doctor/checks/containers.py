@@ -1,12 +1,14 @@
 """Containers: room for what processes share, and GPUs that stay; MPS, whose files outlive it."""
 
+from collections.abc import Iterator
+
 from volta_doctor.catalog import Row
 from volta_doctor.checks.registry import check
 from volta_doctor.facts.containers import ContainersFacts
 from volta_doctor.facts.host import SHM
 from volta_doctor.facts.model import Facts, Missing
 from volta_doctor.facts.nvml import NvmlFacts
-from volta_doctor.findings import Evidence, Finding, Step
+from volta_doctor.findings import HOST, Evidence, Finding, Step
 
 _MIB = 1 << 20
 _TOO_SMALL, _SMALL = 512 * _MIB, 1024 * _MIB
@@ -16,19 +18,25 @@ _UDEV_RULE = "/etc/udev/rules.d/71-nvidia-dev-char.rules"
 
 
 @check("shm")
-def shm(facts: Facts, row: Row) -> Finding:
+def shm(facts: Facts, row: Row) -> Iterator[Finding]:
     """The ranks of a server hand tensors to each other through /dev/shm."""
     host = facts.host.need()
-    if host.shm_bytes is None:
-        raise Missing(f"The host does not tell the size of {SHM}")
-    where = f"in a {host.container} container" if host.container else "on the host itself"
-    seen = Evidence(SHM, f"{host.shm_bytes // _MIB} MiB, {where}")
-    text = f"{SHM} has {host.shm_bytes // _MIB} MiB {where}."
-    if host.container and host.shm_bytes < _TOO_SMALL:
-        return row.fail(text, seen)
-    if host.shm_bytes < _SMALL:
-        return row.warn(text, seen)
-    return row.ok(text, seen)
+    where = f"in this {host.container} container" if host.container else "on the host itself"
+    yield _judge_shm(row, HOST, where, host.shm_bytes, contained=bool(host.container))
+    for inside in host.container_shm:
+        yield _judge_shm(row, inside.server, "in its container", inside.bytes, contained=True)
+
+
+def _judge_shm(row: Row, name: str, where: str, size: int | None, *, contained: bool) -> Finding:
+    if size is None:
+        text = f"The size of {SHM} {where} cannot be told: run again with sudo."
+        return row.unknown(text, subject=name)
+    text = f"{SHM} has {size // _MIB} MiB {where}"
+    seen = Evidence(SHM, f"{size // _MIB} MiB, {where}")
+    if contained and size < _TOO_SMALL:
+        return row.fail(f"{text}.", seen, subject=name)
+    say = row.warn if size < _SMALL else row.ok
+    return say(f"{text}.", seen, subject=name)
 
 
 @check("ctk-reload")

@@ -37,6 +37,13 @@ _CONTAINER_MARKS = {
 }
 
 
+class ContainerShm(msgspec.Struct, frozen=True, kw_only=True):
+    """The size of /dev/shm in the container of a server, None where it is hidden."""
+
+    server: str
+    bytes: int | None
+
+
 class HostFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The machine and its kernel.
 
@@ -44,6 +51,7 @@ class HostFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     runtime as far as it is known. `boot_time` and `time`, the host's clock at the look, are
     in seconds since the epoch. `enrolled_keys` are the descriptions of the keys that the kernel
     trusts for modules; only root sees them. `product_name` is the machine's own, from DMI.
+    `container_shm` is what servers in containers have of it.
     `nvidia_nodes` are the numbers of the device nodes /dev/nvidiaN. `available_bytes` is what
     programs can still get, within a container's own limit. `file_systems` hold the servers' models
     and caches, and `mps_directories` are the pipe directories that are there; where servers or
@@ -70,6 +78,7 @@ class HostFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     huge_pages: list[HugePages] | None = None
     numa_nodes: list[NumaNode] | None = None
     shm_bytes: int | None = None
+    container_shm: list[ContainerShm] = []
     file_systems: list[FileSystem] | None = None
     mps_directories: list[str] | None = None
     servers_problem: str = ""
@@ -170,6 +179,15 @@ def find_servers(probe: Probe) -> tuple[list[serve.Server], list[FileSystem] | N
         return servers, None, f"the search for servers failed: {type(error).__name__}: {error}"
 
 
+def find_container_shm(probe: Probe, servers: list[serve.Server]) -> list[ContainerShm]:
+    """Return the /dev/shm of each server that runs in a container."""
+
+    def look(server: serve.Server) -> int | None:
+        return _maybe(lambda: probe.disk(f"/proc/{server.pids[0]}/root{SHM}").total)
+
+    return [ContainerShm(server=s.name, bytes=look(s)) for s in servers if s.container and s.pids]
+
+
 def find_mps_directories(probe: Probe, servers: list[serve.Server]) -> list[str]:
     """Return the MPS pipe directories that exist: CUDA's default, and those that servers name."""
     named = ((server.env or {}).get("CUDA_MPS_PIPE_DIRECTORY") for server in servers)
@@ -212,6 +230,7 @@ def collect(probe: Probe) -> HostFacts:
         huge_pages=_maybe(lambda: memory.find_huge_pages(probe, meminfo)),
         numa_nodes=_maybe(lambda: memory.find_numa_nodes(probe)),
         shm_bytes=_maybe(lambda: probe.disk(SHM).total),
+        container_shm=find_container_shm(probe, servers),
         file_systems=file_systems,
         mps_directories=find_mps_directories(probe, servers),
         servers_problem=servers_problem,
