@@ -1,4 +1,4 @@
-"""Writes what is derived from the catalogue: docs/checks.md and report/schema.json.
+"""Writes what is derived: docs/checks.md from the catalogue, and the schemas of the reports.
 
 python -m volta_doctor.docs
 """
@@ -9,11 +9,13 @@ from pathlib import Path
 
 import msgspec
 
+from volta_doctor.arch.report import ArchReport
 from volta_doctor.catalog import Row, checks
 from volta_doctor.report import Report
 
 CHECKS_MD = Path(__file__).parents[2] / "docs/checks.md"
 SCHEMA_JSON = Path(__file__).parent / "report/schema.json"
+ARCH_SCHEMA_JSON = Path(__file__).parent / "arch/schema.json"
 
 _HEAD = """# Checks
 
@@ -70,12 +72,13 @@ def _text(text: str) -> str:
     return _SPECIAL.sub(r"\\\1", text)
 
 
-def schema_json() -> str:
-    """Return the JSON Schema of `volta-doctor check --format json`."""
+def schema_json(report: type[Report | ArchReport] = Report) -> str:
+    """Return the JSON Schema of a report, that of `volta-doctor check` where none is named."""
     schema = {"$schema": "https://json-schema.org/draft/2020-12/schema"}
-    return json.dumps(schema | msgspec.json.schema(Report), indent=2) + "\n"
+    return json.dumps(schema | msgspec.json.schema(report), indent=2) + "\n"
 
 
 if __name__ == "__main__":
     CHECKS_MD.write_text(checks_md())
     SCHEMA_JSON.write_text(schema_json())
+    ARCH_SCHEMA_JSON.write_text(schema_json(ArchReport))

@@ -1,5 +1,6 @@
 """The edges of the join (edges.yaml): which finding breaks one, and what mends it."""
 
+from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
 
@@ -50,18 +51,16 @@ def in_order(findings: list[Finding]) -> list[Finding]:
     return sorted(broken, key=lambda f: (SEVERITY.index(f.status), order.index(f.id)))
 
 
-def words(
-    finding: Finding, *, pip: str, with_torch: list[str], rebuild: list[str]
-) -> dict[str, str]:
-    """Return what the templates of an edge may name."""
+def fill(edge: Edge, words: Mapping[str, str]) -> tuple[str, list[str]]:
+    """Return an edge's change and commands with the words in them that edges.yaml names."""
     table = compat()
-    return {
+    known = {
         "driver": str(table.driver.last_branch),
         "torch": table.torch_by_profile["v100"].version,
         "cudnn": table.cudnn.below,
         "nvcc": table.toolkit.last,
-        "pip": pip,
-        "seen": " ".join(dict.fromkeys(seen.text for seen in finding.evidence)),
-        "with_torch": "".join(f" {name}" for name in with_torch),
-        "rebuild": "\n".join(rebuild),
+        **words,
     }
+    optional = [f"{{{name}}}" for name in ("remove", "rebuild") if not known[name]]
+    lines = [line for line in edge.command.splitlines() if not any(o in line for o in optional)]
+    return edge.change.format(**known), "\n".join(lines).format(**known).splitlines()

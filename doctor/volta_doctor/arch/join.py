@@ -79,7 +79,7 @@ def _judge_file(
         verdict=verdict.status,
         reason=reason,
         card=card.name if len(host.cards) > 1 else "",
-        rebuild=rebuild.line(file, card, owners.of(file.path)) if wanting else "",
+        rebuild=rebuild.line(file, card, owners) if wanting else "",
         unused=why_unused if verdict.status == "cannot run" else "",
         lacks=[arch for arch in require if arch not in file.code.sass],
     )
@@ -153,23 +153,44 @@ def _first_break(
     first, *others = broken
     bad = [f for f in files if f.verdict == "cannot run" and not f.unused]
     edge = edges.edge_of(first, bool(bad) and all(_has_ptx(file.file) for file in bad))
-    found = edges.words(
-        first,
-        pip="pip" if scan.kind == "wheel" or env is None else f"{env.prefix}/bin/python -m pip",
-        with_torch=with_torch.pinned(env) if env else [],
-        rebuild=list(dict.fromkeys(file.rebuild for file in bad if file.rebuild)),
-    )
     then = [f"{f.id}: {f.message}" for f in others if f.id not in edge.mends]
+    builds = [file.rebuild for file in bad]
     if env and "{with_torch}" in edge.command:
-        then += with_torch.compiled(scan.files, env, owners)
+        compiled = with_torch.compiled(scan.files, env, owners)
+        built = f"is compiled against torch {env.torch}: build it anew"
+        then += [f"{name} {built}" for name in compiled]
+        builds = [rebuild.line(f, rules.volta(), owners) for f in compiled.values()]
+    change, commands = edges.fill(
+        edge,
+        {
+            "pip": owners.pip,
+            "seen": ", ".join(_seen(first, owners)),
+            "pins": " ".join(seen.text for seen in first.evidence),
+            "remove": " ".join(_packages(first)) if scan.kind != "wheel" else "",
+            "with_torch": "".join(f" {name}" for name in (with_torch.pinned(env) if env else [])),
+            "rebuild": "\n".join(dict.fromkeys(filter(None, builds))),
+        },
+    )
     return Break(
         edge=edge.edge,
         check=first.id,
         found=first.message,
-        change=edge.change.format(**found),
-        commands=edge.command.format(**found).splitlines(),
+        change=change,
+        commands=commands,
         then=then,
     )
+
+
+def _seen(finding: Finding, owners: rebuild.Owners) -> list[str]:
+    """Return what a finding is about, files by the package that they came with."""
+    named = ((owners.of(seen.source), seen.text.split(" (")[0]) for seen in finding.evidence)
+    return list(dict.fromkeys(f"{o.name} {o.version}" if o else text for o, text in named))
+
+
+def _packages(finding: Finding) -> list[str]:
+    """Return the packages among what a finding has seen."""
+    of_packages = (seen for seen in finding.evidence if seen.source.startswith("dist-info"))
+    return list(dict.fromkeys(seen.text.split()[0] for seen in of_packages))
 
 
 def _has_ptx(file: CodeFile) -> bool:

@@ -11,6 +11,8 @@ from volta_doctor.facts.python_envs import PythonEnv
 from volta_doctor.facts.python_envs.distributions import Distribution
 from volta_doctor.probe import CannotLook, Probe
 
+# pip takes neither what is installed nor what it built before
+_ANEW = "--force-reinstall --no-deps --no-cache-dir --no-build-isolation"
 _RECORD_BYTES = 1 << 26
 _CACHE = re.compile(r"(.*/torch_extensions/.+)/[^/]+$")
 
@@ -23,6 +25,13 @@ class Owners:
         distributions = env.distributions if env else []
         self._known = {canonicalize_name(d.name): d for d in distributions}
         self._found: dict[str, dict[str, str]] = {}
+
+    @property
+    def pip(self) -> str:
+        """The pip of the environment."""
+        if self._env is None or self._env.kind == "wheel":
+            return "pip"
+        return f"{self._env.prefix}/bin/python -m pip"
 
     def of(self, path: str) -> Distribution | None:
         """Return the owner of a file, None where none tells."""
@@ -61,19 +70,20 @@ def needs_torch(file: CodeFile) -> bool:
     return any(re.match(r"lib(?:torch|c10)", name) for name in file.needs)
 
 
-def line(file: CodeFile, card: Card, owner: Distribution | None) -> str:
+def line(file: CodeFile, card: Card, owners: Owners) -> str:
     """Return the line that builds a file anew, empty for what NVIDIA or PyTorch builds."""
+    owner = owners.of(file.path)
     own = canonicalize_name(owner.name) if owner else ""
     if own == "torch":
         pin = compat().torch_by_profile["v100"].version
-        return f"pip install torch=={pin}" if card.is_volta else ""
+        return f"{owners.pip} install torch=={pin}" if card.is_volta else ""
     if own.startswith("nvidia-"):
         return ""
     torch_list = f"TORCH_CUDA_ARCH_LIST={card.capability}"
     cmake = f"-DCMAKE_CUDA_ARCHITECTURES={card.arch}"
     if owner:
-        pip = f"pip install --no-build-isolation --no-binary {own} {own}=={owner.version}"
-        return f"{torch_list} {pip}" if needs_torch(file) else f"CMAKE_ARGS={cmake} {pip}"
+        setting = torch_list if needs_torch(file) else f"CMAKE_ARGS={cmake}"
+        return f"{setting} {owners.pip} install {_ANEW} --no-binary {own} {own}=={owner.version}"
     if cache := _CACHE.match(file.path):
         return f"mv {cache[1]} {cache[1]}.old  # built at the next start, with {torch_list}"
     if file.kind in ("cubin", "fatbin", "ptx", "archive") or file.path.endswith(".o"):

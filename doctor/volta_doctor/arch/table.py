@@ -110,9 +110,9 @@ class _Page(NamedTuple):
         with_code = [f for f in target.files if f.file.code]
         counted = [f for f in target.files if not f.unused]
         parts = [
-            f"{sum(f.verdict == verdict for f in counted)} {verdict}"
-            for verdict in (*reversed(_TROUBLE), "runs")
-            if any(f.verdict == verdict for f in counted)
+            f"{number} {verdict.replace('runs', 'run') if number > 1 else verdict}"
+            for verdict in ("runs", *reversed(_TROUBLE))
+            if (number := sum(f.verdict == verdict for f in counted))
         ]
         unused = [f for f in target.files if f.unused]
         parts += [f"{len(unused)} for other cards"] if unused else []

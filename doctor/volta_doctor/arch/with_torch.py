@@ -15,17 +15,19 @@ def pinned(env: PythonEnv) -> list[str]:
     return sorted(d.name for d in env.distributions if d.name != "torch" and _refuses(d))
 
 
-def compiled(files: list[CodeFile], env: PythonEnv, owners: rebuild.Owners) -> list[str]:
-    """Return what links torch and allows any version of it: built for the one that is there."""
+def compiled(files: list[CodeFile], env: PythonEnv, owners: rebuild.Owners) -> dict[str, CodeFile]:
+    """Return, by package or file, what links torch and allows any version of it.
+
+    It was built for the torch that is there.
+    """
     settled = {canonicalize_name(name) for name in ("torch", *pinned(env))}
-    names: dict[str, None] = {}
+    found: dict[str, CodeFile] = {}
     for file in filter(rebuild.needs_torch, files):
         owner = owners.of(file.path)
-        if owner is None and "/torch/" in file.path:
-            continue
-        if owner is None or canonicalize_name(owner.name) not in settled:
-            names[owner.name if owner else file.path.rsplit("/", 1)[-1]] = None
-    return [f"{name} is compiled against torch {env.torch}: build it anew" for name in names]
+        name = owner.name if owner else file.path.rsplit("/", 1)[-1]
+        if not (canonicalize_name(name) in settled or "/torch/lib/" in file.path):
+            found.setdefault(name, file)
+    return found
 
 
 def _refuses(package: Distribution) -> bool:
