@@ -162,9 +162,9 @@ def _cuda_wanted(facts: Facts, env: PythonEnv) -> dict[int, Evidence]:
 def driver_open_kmod(facts: Facts, row: Row) -> Finding:
     """The log counts only while no proprietary module is loaded: it keeps what has been mended."""
     modules = facts.modules.need()
-    on_disk = [module for module in modules.on_disk or [] if module.file]
+    on_disk = modules.on_disk or []
     seen = [version_line(modules)]
-    seen += [Evidence(f"modinfo {m.file}", f"license: {m.license}") for m in on_disk]
+    seen += [Evidence(f"modinfo {m.file}", f"license: {m.license}") for m in on_disk if m.file]
     if modules.loaded_open:
         return row.fail("The loaded module is the open flavour, which cannot drive Volta.", *seen)
     for module in on_disk:
@@ -177,9 +177,11 @@ def driver_open_kmod(facts: Facts, row: Row) -> Finding:
         number, line = refusals[-1]
         seen.append(Evidence(log.source, line.text, number))
         return row.fail("The kernel log says that the open module refused a GPU.", *seen)
-    if any(module.license is None for module in on_disk):
+    kernels = facts.dkms.data.kernels if facts.dkms.data else []
+    unseen = on_disk and any(modules.module_for(kernel) is None for kernel in kernels[:1])
+    if unseen or any(module.file and module.license is None for module in on_disk):
         return row.unknown("The license of a module on disk was not recorded.", *seen)
-    if not on_disk and not modules.proc_version:
+    if not any(module.file for module in on_disk) and not modules.proc_version:
         return row.unknown("No NVIDIA kernel module is loaded or on disk.", *seen)
     return row.ok("The module is NVIDIA's proprietary flavour.", *seen)
 
