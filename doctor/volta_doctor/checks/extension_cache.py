@@ -203,13 +203,13 @@ def ext_lock(facts: Facts, row: Row) -> Iterable[Finding]:
         age = found.time - locked
         who = f"; open in pid {extension.holder}" if extension.holder else ""
         seen = Evidence(path, f"{age} s old; compilers alive: {', '.join(alive) or 'none'}{who}")
-        if age <= _STALE_S or alive or extension.holder:
+        may_live = bool(alive) and not extension.all_seen
+        if age <= _STALE_S or extension.holder or may_live:
             text = f"A build is running: its lock is {age / 60:.0f} min old."
             yield row.info(text, seen, subject=path)
         else:
-            text = (
-                f"Its lock is {age / 60:.0f} min old and no compiler is alive: loads wait for ever."
-            )
+            dead = "no process has it open" if extension.all_seen else "no compiler is alive"
+            text = f"Its lock is {age / 60:.0f} min old and {dead}: loads wait for ever."
             steps = set_aside(cache, path, extension.lock_inode)
             yield row.fail(text, seen, subject=path, steps=steps)
     problems = [(cache.path, cache.problem) for cache in found.caches if cache.problem]

@@ -91,6 +91,13 @@ def test_names_that_no_tool_gives_and_links(host, serving):
     assert found.aside == ["gates.stale-4711"]
 
 
+def test_a_whole_tag_that_was_set_aside(host, serving):
+    serving(SERVER)
+    probe = host(files=build(f"{TORCH}/py310_cu121.stale-77/gates"))
+    (found,) = ext_cache.collect(probe).caches
+    assert (found.path, found.tag, found.aside) == (TORCH, None, ["py310_cu121.stale-77"])
+
+
 def test_a_cache_inside_a_container(host, serving):
     root = "/proc/4711/root"
     serving(
@@ -207,6 +214,10 @@ def test_who_holds_a_lock(host, serving):
     }
     (cache,) = ext_cache.collect(host(files=files)).caches
     assert cache.extensions[0].holder == 70
+    probe = host()
+    probe.path("/proc/70/fd/3").unlink()
+    (cache,) = ext_cache.collect(probe).caches
+    assert (cache.extensions[0].holder, cache.extensions[0].all_seen) == (None, True)
 
 
 def test_a_cache_that_may_not_be_read(host, serving, monkeypatch):

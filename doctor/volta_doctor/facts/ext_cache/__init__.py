@@ -146,6 +146,8 @@ def _caches(probe: Probe, path: str, root: _Root, owners: dict[int, str]) -> Ite
                     version=told.get("version"),
                     archs=archs.split("_") if archs else [],
                 )
+        if root.place.groups != ("",) and (aside := entries.set_aside_in(probe, path)):
+            yield msgspec.structs.replace(known, aside=aside)
     except CannotLook as reason:
         yield msgspec.structs.replace(known, problem=str(reason))
 

@@ -14,7 +14,7 @@ from volta_doctor.facts.ext_cache.kinds import Kind
 from volta_doctor.probe import CannotLook, Probe
 
 # What `volta-doctor set-aside` appends: the directory's inode.
-ASIDE = re.compile(r".+\.stale-\d+")
+ASIDE = re.compile(r"[\w.+-]+\.stale-\d+", re.ASCII)
 # Names that tools give. Others are nobody's extension: they are neither read nor ever moved.
 _NAME = re.compile(r"[\w.+-]+", re.ASCII)
 _MOST = 2048  # entries of one cache that are looked into
@@ -26,7 +26,8 @@ class Extension(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     `built` is when its newest library was made; `begun` says that ninja has run there and made
     none. `locked` is when its lock was made, `lock_inode` identifies that file, and `holder` is a
-    process that has it open. `version` and `arch` (9.0) are what its name tells. `owner` is told
+    process that has it open, as the one does that made it; without one, `all_seen` says that no
+    process could hide it. `version` and `arch` (9.0) are what its name tells. `owner` is told
     where it is not the cache's. `inode` identifies it, None for a link.
     """
 
@@ -36,6 +37,7 @@ class Extension(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     locked: int | None = None
     lock_inode: int | None = None
     holder: int | None = None
+    all_seen: bool = False
     version: str | None = None
     arch: str | None = None
     owner: str | None = None
@@ -65,6 +67,11 @@ def groups(probe: Probe, root: str, pattern: str) -> Iterator[tuple[str, dict[st
     yield from found
 
 
+def set_aside_in(probe: Probe, directory: str) -> list[str]:
+    """Return the names of what was set aside in a directory."""
+    return [name for name in probe.names(directory) if ASIDE.fullmatch(name)]
+
+
 def inode(probe: Probe, path: str, status: os.stat_result) -> int | None:
     """Return the inode of a file or directory, None where a link leads to it."""
     return status.st_ino if probe.link(path) is None else None
@@ -72,8 +79,8 @@ def inode(probe: Probe, path: str, status: os.stat_result) -> int | None:
 
 def read(probe: Probe, directory: str, kind: Kind, owners: dict[int, str]) -> Found:
     """Read a cache's entries. Raises CannotLook."""
+    aside = set_aside_in(probe, directory)
     names = [name for name in probe.names(directory) if _NAME.fullmatch(name)]
-    aside = [name for name in names if ASIDE.fullmatch(name)]
     names = [name for name in names if name not in aside]
     top = probe.stat(directory)
     found: list[Extension] = []
@@ -123,26 +130,36 @@ def _extension(probe: Probe, path: str, kind: Kind) -> Extension | None:
     times = [probe.stat(f"{path}/{file}") for file in files if file.endswith(".so")]
     built = max((int(time.st_mtime) for time in times if time), default=None)
     lock = probe.stat(f"{path}/{kind.lock}") if kind.lock in files else None
+    holder, all_seen = _holder(probe, f"{path}/{kind.lock}", lock) if lock else (None, False)
     return Extension(
         name="",
         built=built,
         begun=built is None and {"build.ninja", ".ninja_log"} <= set(files),
         locked=int(lock.st_mtime) if lock else None,
         lock_inode=inode(probe, f"{path}/{kind.lock}", lock) if lock else None,
-        holder=_holder(probe, f"{path}/{kind.lock}") if lock else None,
+        holder=holder,
+        all_seen=all_seen,
     )
 
 
-def _holder(probe: Probe, path: str) -> int | None:
-    """Return a process that has a file open, among those whose files this user may see."""
-    for pid in probe.once(proc.table):
+def _holder(probe: Probe, path: str, lock: os.stat_result) -> tuple[int | None, bool]:
+    """Return a process that has a lock open, and whether every process's files could be seen."""
+    processes = probe.once(proc.table)
+    all_seen = bool(processes)
+    for pid in processes:
         try:
-            files = probe.names(f"/proc/{pid}/fd")
+            files = [f"/proc/{pid}/fd/{name}" for name in probe.names(f"/proc/{pid}/fd")]
+            # In a container it has another path.
+            same = [f for f in files if (probe.link(f) or "").endswith("/lock")]
+            if any(probe.link(f) == path or _is(probe.stat(f), lock) for f in same):
+                return pid, all_seen
         except CannotLook:
-            continue
-        if any(probe.link(f"/proc/{pid}/fd/{file}") == path for file in files):
-            return pid
-    return None
+            all_seen = False
+    return None, all_seen
+
+
+def _is(status: os.stat_result | None, other: os.stat_result) -> bool:
+    return status is not None and (status.st_dev, status.st_ino) == (other.st_dev, other.st_ino)
 
 
 def _kernel(probe: Probe, path: str) -> str | None:
