@@ -83,6 +83,18 @@ def servers(facts: Facts) -> list[str]:
     return []
 
 
+def wrapped(words: str, width: int, first: str = "", further: str = "") -> list[str]:
+    """Wrap prose, but no word of it; `first` and `further` indent the lines."""
+    return textwrap.wrap(
+        words,
+        max(width, _NARROWEST),
+        initial_indent=first,
+        subsequent_indent=further,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
 def text(fixes: Sequence[Fix], facts: Facts, width: int) -> str:
     """Return the plan as a person reads it: what, why, at what risk, how, and how back.
 
@@ -91,16 +103,7 @@ def text(fixes: Sequence[Fix], facts: Facts, width: int) -> str:
     lines: list[str] = []
 
     def say(words: str) -> None:
-        lines.extend(
-            textwrap.wrap(
-                words,
-                max(width, _NARROWEST),
-                initial_indent="   ",
-                subsequent_indent="     ",
-                break_long_words=False,
-                break_on_hyphens=False,
-            )
-        )
+        lines.extend(wrapped(words, width, "   ", "     "))
 
     for number, fix in enumerate(fixes, 1):
         lines.append(f"{number}. {fix.status.value.upper()} {fix.id}")

@@ -344,7 +344,7 @@ def test_the_plan_of_a_snapshot(doctor, saved):
     off = {"nvml": {"gpus": {0: {"persistence": False}}}}
     done = doctor("fix", "--snapshot", saved(off), "--select", "persistence,iommu")
     assert (done.returncode, done.stderr) == (1, "")
-    assert "warnings; 1 to fix, 1 of them by fix --apply" in done.stdout
+    assert "warnings; 1 to fix, 1 of them by fix --apply" in " ".join(done.stdout.split())
     assert "$ systemctl enable --now nvidia-persistenced" in done.stdout
     fine = doctor("fix", "--snapshot", saved({}), "--select", "persistence")
     assert fine.returncode == 0

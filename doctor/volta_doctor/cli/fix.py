@@ -60,7 +60,8 @@ def _planned(scope: Scope, apply_it: bool, yes: bool) -> int:
     fixes = fixing.plan(before.report.findings, info=bool(scope.select))
     stdout("table")
     width = shutil.get_terminal_size().columns
-    show(_heading(before, fixes) + fixing.text(fixes, before.snapshot.facts, width))
+    head = "\n".join(fixing.wrapped(_heading(before, fixes), width))
+    show(f"{head}\n\n{fixing.text(fixes, before.snapshot.facts, width)}")
     code = before.report.summary.exit_code
     if apply_it and any(not fix.for_you for fix in fixes):
         code = _apply(scope, before, [fix for fix in fixes if not fix.for_you], yes)
@@ -71,7 +72,7 @@ def _heading(look: "Look", fixes: "list[Fix]") -> str:
     ours = sum(not fix.for_you for fix in fixes)
     host = look.report.host or "unnamed host"
     counts = f"{len(fixes)} to fix, {ours} of them by fix --apply" if fixes else "nothing to fix"
-    return f"{host}, {look.report.taken}: {look.report.summary.verdict}; {counts}\n\n"
+    return f"{host}, {look.report.taken}: {look.report.summary.verdict}; {counts}"
 
 
 def _apply(scope: Scope, before: "Look", fixes: "list[Fix]", yes: bool) -> int:

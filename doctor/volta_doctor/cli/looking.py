@@ -119,7 +119,7 @@ def usage_errors() -> Iterator[None]:
 @contextlib.contextmanager
 def progress() -> Iterator[Callable[[Sequence[str]], None]]:
     """Give a function that shows on a terminal what is still being looked at; gone afterwards."""
-    terminal = sys.stderr.isatty()
+    terminal = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
 
     def tell(names: Sequence[str]) -> None:
         if terminal:
