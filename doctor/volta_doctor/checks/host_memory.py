@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from volta_doctor.catalog import Row
-from volta_doctor.checks.log import kernel_log, shown, times, window
+from volta_doctor.checks.log import clean, kernel_log, shown, times
 from volta_doctor.checks.registry import check
 from volta_doctor.facts.checkpoint import CheckpointFacts
 from volta_doctor.facts.host import HostFacts
@@ -173,10 +173,10 @@ def _thrashing(row: Row, host: HostFacts, running: list[str]) -> Finding:
 @check("oom-kill")
 def oom_kill(facts: Facts, row: Row) -> Iterable[Finding]:
     """A kill in a cgroup is MemoryMax's; one on the whole host is for want of RAM."""
-    log, serve = kernel_log(facts), facts.serve.data
+    serve = facts.serve.data
     found: dict[str, list[Kill]] = {}
     spared: list[str] = []
-    for kill in kills(log):
+    for kill in kills(kernel_log(facts)):
         name = _server_of(kill, serve)
         if name:
             found.setdefault(name, []).append(kill)
@@ -194,7 +194,7 @@ def oom_kill(facts: Facts, row: Row) -> Iterable[Finding]:
         yield row.warn(text, *seen, subject=name, count=len(of_name))
     if not found:
         others = f", only of {', '.join(dict.fromkeys(spared))}" if spared else ""
-        yield row.ok(f"There is no kill of a server {window(log)}{others}.")
+        yield row.ok(f"There is no kill of a server {clean(facts)}{others}.")
 
 
 def _server_of(kill: Kill, serve: ServeFacts | None) -> str | None:
