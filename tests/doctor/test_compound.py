@@ -29,3 +29,16 @@ def test_one_root_leads_and_the_rest_is_folded_under_it(case, snapshot_with):
     assert roots[0].rank == 1
     assert {*case["folds"]} <= {*roots[0].hides}
     assert all(f.folded_under in (None, case["root"]) for f in problems)
+
+
+@pytest.mark.parametrize(("gpu", "root"), [(0, "gpu-lost"), (1, None)])
+def test_a_lost_gpu_explains_only_the_servers_that_use_it(gpu, root, snapshot_with):
+    server = {"flags": {"tensor_parallel_size": 1}, "env": {"CUDA_VISIBLE_DEVICES": str(gpu)}}
+    down = next(case["facts"]["service"] for case in CASES if "service" in case["facts"])
+    lost = {"handle_error": {"error": 15, "text": "GPU is lost"}, "uuid": None}
+    facts = snapshot_with(
+        {"nvml": {"gpus": {0: lost}}, "serve": {"servers": {0: server}}, "service": down}
+    ).facts
+    findings = judge(facts, [checks()["gpu-lost"], checks()["service-ready"]], detect(facts))
+    (service,) = [finding for finding in findings if finding.id == "service-ready"]
+    assert (service.status, service.folded_under) == ("fail", root)
