@@ -341,12 +341,12 @@ def test_a_host_that_is_a_directory_is_not_changed(doctor, tmp_path):
 
 
 def test_the_plan_of_a_snapshot(doctor, saved):
-    off = {"nvml": {"gpus": {0: {"persistence": False}}}}
-    done = doctor("fix", "--snapshot", saved(off), "--select", "persistence,iommu")
+    off = {"nvml": {"gpus": {0: {"compute_mode": "exclusive_process"}}}}
+    done = doctor("fix", "--snapshot", saved(off), "--select", "compute-mode,iommu")
     assert (done.returncode, done.stderr) == (1, "")
     assert "warnings; 1 to fix, 1 of them by fix --apply" in " ".join(done.stdout.split())
-    assert "$ systemctl enable --now nvidia-persistenced" in done.stdout
-    fine = doctor("fix", "--snapshot", saved({}), "--select", "persistence")
+    assert "$ nvidia-smi -i GPU-00000000-0000-0000-0000-000000000000 -c 0\n" in done.stdout
+    fine = doctor("fix", "--snapshot", saved({}), "--select", "compute-mode")
     assert fine.returncode == 0
     assert "healthy; nothing to fix" in fine.stdout
 
