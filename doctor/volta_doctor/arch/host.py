@@ -28,14 +28,14 @@ class Host(NamedTuple):
     facts: Facts
 
 
-def card_named(text: str) -> Card:
-    """Return the card that --gpu names: v100, 7.0, sm_70, "Tesla T4". Raises ValueError."""
+def card_named(text: str, known_by: str) -> Card:
+    """Return the card of a name: v100, 7.0, sm_70, "Tesla T4". Raises ValueError."""
     match = re.fullmatch(r"(?:sm_?|compute_?)?(\d{1,2})\.?(\d)", text.strip().lower())
     if match:
         return Card(
             name=f"sm_{match[1]}{match[2]}",
             capability=f"{match[1]}.{match[2]}",
-            known_by="by --gpu",
+            known_by=known_by,
         )
     words = f" {' '.join(re.findall(r'[a-z0-9]+', text.lower()))} "
     known = compat().gpus.capabilities
@@ -43,7 +43,7 @@ def card_named(text: str) -> Card:
     if not found:
         names = ", ".join(known)
         raise ValueError(f"no card {text!r}; there are {names}, and any as 7.0 or sm_70")
-    return Card(name=text, capability=known[max(found, key=len)], known_by="by --gpu")
+    return Card(name=text, capability=known[max(found, key=len)], known_by=known_by)
 
 
 def look(probe: Probe, gpu: Card | None, driver: str | None) -> Host:

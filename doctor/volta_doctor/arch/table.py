@@ -54,7 +54,7 @@ class _Page(NamedTuple):
     def target(self, target: TargetReport, report: ArchReport) -> Iterator[Text]:
         """Tell one target."""
         verdict = f"{target.verdict}{_SLOW * (target.verdict == 'runs after JIT')}"
-        for number, line in enumerate(self.lines(f"{target.target}: {verdict}", 2)):
+        for number, line in enumerate(self.lines(f"{verdict}: {target.target}", 2)):
             line.stylize(_STYLES[target.verdict] if number == 0 else "bold")
             yield line
         if report.require:
@@ -76,7 +76,8 @@ class _Page(NamedTuple):
             yield from self.lines(f"required {wanted}: there is no file with device code", 2, 4)
             return
         count = f"{len(lacking)} of {several(len(target.files), 'file')}"
-        told = f"{count} lack it" if lacking else "all files have it"
+        lack = "lacks" if len(lacking) == 1 else "lack"
+        told = f"{count} {lack} it" if lacking else "all files have it"
         yield from self.lines(f"required {wanted}: {told}", 2, 4)
         for file in lacking if self.verbose else lacking[:_FEW]:
             found = file.file.problem or carries(file.file.code)

@@ -73,7 +73,10 @@ def _is_wanted(name: str) -> bool:
 
 
 def _pinned(own: Distribution) -> list[Distribution]:
-    """Return the packages that a wheel pins to one version on Linux."""
+    """Return the packages that a wheel pins to one version on Linux, but for torch.
+
+    Which torch that would be, for which CUDA, is up to the index that pip asks.
+    """
     found = []
     for text in own.requires:
         try:
@@ -82,6 +85,10 @@ def _pinned(own: Distribution) -> list[Distribution]:
             continue
         pin = re.fullmatch(r"==([\w.+]+)", str(needed.specifier))
         linux = {"platform_system": "Linux", "platform_machine": "x86_64", "extra": ""}
-        if pin and (needed.marker is None or needed.marker.evaluate(linux)):
+        if (
+            pin
+            and needed.name != "torch"
+            and (needed.marker is None or needed.marker.evaluate(linux))
+        ):
             found.append(Distribution(name=needed.name, version=pin[1]))
     return found

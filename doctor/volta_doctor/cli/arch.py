@@ -64,7 +64,7 @@ def arch(
     try:
         # A gate asks what is in files, whatever cards this machine has.
         name = gpu or next((f"sm_{arch.rstrip('af')}" for arch in wanted), None)
-        card = host.card_named(name) if name else None
+        card = host.card_named(name, "by --gpu" if gpu else "by --require") if name else None
     except ValueError as reason:
         raise click.UsageError(f"--gpu: {reason}") from reason
     try:

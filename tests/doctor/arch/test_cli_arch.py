@@ -1,0 +1,222 @@
+"""`volta-doctor arch` as it is run: targets, cards, the gate, formats and wrong usage."""
+
+import json
+import shutil
+import subprocess
+import sys
+import zipfile
+
+import jsonschema
+import pytest
+
+from volta_doctor import docs
+
+SITE = "srv/venv/lib/python3.11/site-packages"
+NO_HOST = {"VOLTA_DOCTOR_SYSROOT": "/"}
+
+
+@pytest.fixture
+def arch(doctor, tmp_path):
+    """arch(*arguments): run it on this machine, in an empty directory."""
+    return lambda *args, **env: doctor("arch", *args, **env)
+
+
+@pytest.fixture
+def files(tmp_path, shared_object):
+    """Libraries by what they carry."""
+    made = {
+        "volta.so": shared_object([70, 80]),
+        "ampere.so": shared_object([80]),
+        "ptx.so": shared_object([80], ptx=[70], isa="7.8"),
+        "broken.so": shared_object([75, 80])[:200],
+        "plain.so": shared_object(needs=["libcudart.so.12"]),
+    }
+    for name, content in made.items():
+        (tmp_path / name).write_bytes(content)
+    return tmp_path
+
+
+def wheel(path, **members):
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in members.items():
+            archive.writestr(name.replace("__", "/"), content)
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "code", "verdict"),
+    [
+        ("volta.so", [], 0, "runs"),
+        ("ampere.so", [], 2, "cannot run"),
+        ("ampere.so", ["--gpu", "a100"], 0, "runs"),
+        ("ampere.so", ["--gpu", "NVIDIA A10"], 0, "runs"),
+        ("volta.so", ["--gpu", "T4"], 0, "runs"),
+        ("ampere.so", ["--gpu", "sm_75"], 2, "cannot run"),
+        ("ptx.so", [], 0, "runs after JIT"),
+        ("ptx.so", ["--driver", "580.95.05"], 0, "runs after JIT"),
+        ("ptx.so", ["--driver", "515.43.04"], 2, "cannot run"),
+        ("volta.so", ["--driver", "535.183.01"], 1, "runs"),
+        ("volta.so", ["--driver", "590.48.01"], 2, "cannot run"),
+        ("broken.so", [], 3, "not known"),
+        ("plain.so", [], 0, "no device code"),
+    ],
+)
+def test_verdicts_and_exit_codes(arch, files, name, options, code, verdict):
+    done = arch(str(files / name), "--format", "json", "--gpu", "v100", *options)
+    assert (done.returncode, done.stderr) == (code, "")
+    report = json.loads(done.stdout)
+    assert report["targets"][0]["verdict"] == verdict
+    jsonschema.validate(report, json.loads(docs.ARCH_SCHEMA_JSON.read_text()))
+
+
+@pytest.mark.parametrize(
+    ("names", "required", "code", "says"),
+    [
+        (["volta.so"], "sm_70", 0, "required sm_70: all files have it"),
+        (["volta.so"], "sm_70,sm_80", 0, "all files have it"),
+        (["volta.so", "ampere.so"], "sm_70", 2, "1 of 1 file lacks it"),
+        (["ptx.so"], "sm_70", 2, "sm_80, PTX compute_70"),
+        (["broken.so"], "sm_70", 3, "is cut short"),
+        (["broken.so", "ampere.so"], "sm_70", 2, "1 of 1 file lacks it"),
+        (["plain.so"], "sm_70", 3, "there is no file with device code"),
+        (["ampere.so"], "sm_80", 0, "all files have it"),
+    ],
+)
+def test_the_gate(arch, files, names, required, code, says):
+    done = arch(*(str(files / name) for name in names), "--require", required)
+    assert (done.returncode, done.stderr) == (code, "")
+    assert says in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        ([], "Missing argument"),
+        (["x.so", "--gpu", "gtx 9"], "no card 'gtx 9'; there are p100"),
+        (["x.so", "--require", "70"], "no architecture '70'; sm_70 is one"),
+        (["x.so", "--require", ","], "--require names no architecture"),
+        (["x.so", "--driver", "new"], "--driver new: a version is meant"),
+        (["/no/such/thing"], "/no/such/thing: No such file or directory"),
+        (["4000000000"], "there is no such process"),
+    ],
+)
+def test_wrong_usage(arch, args, says):
+    done = arch(*args)
+    assert (done.returncode, done.stdout) == (64, "")
+    assert says in done.stderr
+
+
+def test_one_bad_file_among_400(made_host, shared_object):
+    good = {f"{SITE}/good/g{n}.abi3.so": shared_object([70]) for n in range(400)}
+    bad = {f"{SITE}/bad/_C.abi3.so": shared_object([80])}
+    done = made_host(files=good | bad).arch("/srv/venv")
+    assert done.returncode == 2
+    assert "Without code that runs on a V100: _C.abi3.so (only sm_80)." in done.stdout
+    assert "403 with device code: 402 run, 1 cannot run" in done.stdout
+    assert len(done.stdout.splitlines()) < 12
+    assert max(map(len, done.stdout.splitlines())) <= 80
+
+
+def test_files_for_other_cards_do_not_count(made_host, shared_object):
+    other = {f"{SITE}/flash_attn_2_cuda.abi3.so": shared_object([80])}
+    host = made_host(files=other)
+    done = host.arch("/srv/venv")
+    assert (done.returncode, "2 run, 1 for other cards" in done.stdout) == (0, True)
+    assert "flash-attention README" in host.arch("-v", "/srv/venv").stdout
+
+
+def test_a_mixed_host_is_told_which_card(made_host, shared_object):
+    host = made_host(files={f"{SITE}/x/_X.abi3.so": shared_object([70])})
+    state = host.root.parent / "state"
+    text = state.read_text()
+    state.write_text(
+        text.replace("gpus.1.compute_capability=7.0", "gpus.1.compute_capability=9.0").replace(
+            "gpus.1.name=Tesla V100-SXM2-32GB", "gpus.1.name=NVIDIA H200"
+        )
+    )
+    (target,) = host.report("/srv/venv")["targets"]
+    judged = {f["file"]["path"].rsplit("/", 1)[-1]: f for f in target["files"]}
+    assert (judged["_X.abi3.so"]["verdict"], judged["_X.abi3.so"]["card"]) == (
+        "cannot run",
+        "NVIDIA H200",
+    )
+    assert judged["libtorch_cuda.so"]["verdict"] == "runs"
+    assert target["verdict"] == "cannot run"
+
+
+def torch_wheel(path, version, sass, requires, shared_object):
+    name = f"torch-{version}.dist-info"
+    lines = "".join(f"Requires-Dist: {r}\n" for r in requires)
+    return wheel(
+        path,
+        **{
+            "torch__version.py": f"__version__ = '{version}'\ncuda = '12.8'\n",
+            "torch__lib__libtorch_cuda.so": shared_object(sass),
+            f"{name}__METADATA": f"Name: torch\nVersion: {version}\n{lines}\n",
+            f"{name}__WHEEL": "Wheel-Version: 1.0\nTag: cp311-cp311-manylinux_2_28_x86_64\n",
+        },
+    )
+
+
+@pytest.mark.parametrize(
+    ("version", "sass", "requires", "check"),
+    [
+        ("2.10.0", [70, 80], ["nvidia-cudnn-cu12==9.10.2.21"], None),
+        ("2.11.0+cu128", [75, 80], ["nvidia-cudnn-cu12==9.10.2.21"], "torch-arch"),
+        # its metadata alone tells
+        ("2.11.0", [70], ['nvidia-nccl-cu13==2.28.9; platform_system == "Linux"'], "cu13-lib"),
+        ("2.11.0", [70], ["cuda-toolkit[cublas]==13.0.2"], "cu13-lib"),
+        ("2.10.0", [70], ["nvidia-cudnn-cu12==9.19.0.56"], "cudnn"),
+    ],
+)
+def test_a_wheel_of_torch(arch, tmp_path, shared_object, version, sass, requires, check):
+    path = torch_wheel(tmp_path / "torch.whl", version, sass, requires, shared_object)
+    done = arch("--gpu", "v100", "--format", "json", path)
+    (target,) = json.loads(done.stdout)["targets"]
+    first = target["first_break"]
+    assert (first["check"] if first else None) == check
+    assert target["kind"] == "wheel"
+    if check == "torch-arch":
+        assert first["commands"] == ["pip install torch==2.10.0"]
+
+
+def test_a_wheel_of_an_extension_says_how_to_build_it(arch, tmp_path, shared_object):
+    path = wheel(
+        tmp_path / "exllama.whl",
+        **{
+            "ext.so": shared_object([80], needs=["libtorch_cuda.so"]),
+            "exllama-1.0.dist-info__METADATA": "Name: exllama\nVersion: 1.0\n"
+            "Requires-Dist: torch==2.10.0\n\n",
+        },
+    )
+    done = arch("--gpu", "7.0", "--format", "json", path)
+    (target,) = json.loads(done.stdout)["targets"]
+    assert target["first_break"]["check"] == "ext-arch"
+    assert target["first_break"]["commands"] == [
+        "TORCH_CUDA_ARCH_LIST=7.0 pip install --force-reinstall --no-deps --no-cache-dir"
+        " --no-build-isolation --no-binary exllama exllama==1.0"
+    ]
+
+
+@pytest.mark.skipif(not shutil.which("cc"), reason="no C compiler here")
+@pytest.mark.parametrize(("sass", "code", "verdict"), [([70], 0, "runs"), ([80], 2, "cannot run")])
+def test_a_running_process(arch, tmp_path, fat_binary, sass, code, verdict):
+    (tmp_path / "code.bin").write_bytes(b"".join(fat_binary((2, arch)) for arch in sass))
+    source = '.section .nv_fatbin,"a"\n.incbin "code.bin"\n'
+    (tmp_path / "code.s").write_text(source)
+    command = ["cc", "-shared", "-o", "libcode.so", "code.s"]
+    subprocess.run(command, cwd=tmp_path, check=True)
+    program = "import ctypes, sys; ctypes.CDLL(sys.argv[1]); print('up', flush=True); input()"
+    with subprocess.Popen(
+        [sys.executable, "-I", "-c", program, str(tmp_path / "libcode.so")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as process:
+        assert process.stdout.readline() == b"up\n"
+        done = arch(str(process.pid), "--format", "json", "--gpu", "v100")
+        process.communicate(b"\n")
+    (target,) = json.loads(done.stdout)["targets"]
+    judged = {f["file"]["path"].rsplit("/", 1)[-1]: f["verdict"] for f in target["files"]}
+    assert target["kind"] == "process"
+    assert judged["libcode.so"] == verdict
+    assert "libcode.so" in str(target["first_break"]) or code == 0
