@@ -1,4 +1,7 @@
-"""Words for messages."""
+"""Words for messages, and the numbers in words."""
+
+import re
+from collections.abc import Sequence
 
 
 def several(number: int, noun: str) -> str:
@@ -13,3 +16,15 @@ def duration(seconds: float) -> str:
         if seconds >= 2 * size:
             return f"{seconds // size:.0f} {unit}"
     return f"{seconds:.0f} s"
+
+
+def few(items: Sequence[str], limit: int | None = 3, by: str = ", ") -> str:
+    """List the items, or the first of them and how many more there are; never one more."""
+    if limit is None or len(items) <= limit + 1:
+        return by.join(items)
+    return f"{by.join(items[:limit])}{by.rstrip(', ')} and {len(items) - limit} more"
+
+
+def numbers(version: str) -> list[int]:
+    """Return the numbers in a version, to compare it with another: 12.8.1 is [12, 8, 1]."""
+    return [int(part) for part in re.findall(r"\d+", version)]

@@ -9,6 +9,7 @@ from msgspec import structs
 from volta_doctor.catalog import checks
 from volta_doctor.findings import Evidence, Step, Waived
 from volta_doctor.report import FORMATS
+from volta_doctor.words import few
 
 ROWS = checks()
 
@@ -169,3 +170,10 @@ def test_brackets_in_a_log_are_text_not_markup(show):
 def test_a_host_without_a_name(report):
     nameless = structs.replace(report(DRIVER), host="")
     assert FORMATS["table"](nameless, io.StringIO(), False).startswith("unnamed host: failures")
+
+
+def test_few_never_ends_with_one_more():
+    assert few(["a", "b", "c", "d"]) == "a, b, c, d"
+    assert few(["a", "b", "c", "d", "e"]) == "a, b, c and 2 more"
+    assert few(["a", "b", "c", "d", "e"], by="; ") == "a; b; c; and 2 more"
+    assert few(["a", "b", "c"], None) == "a, b, c"

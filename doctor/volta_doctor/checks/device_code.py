@@ -7,12 +7,13 @@ from typing import NamedTuple
 
 from volta_doctor.arch import rules
 from volta_doctor.catalog import Row, compat
-from volta_doctor.checks.environments import few, nothing, torch_tag, volta_arch
+from volta_doctor.checks.environments import nothing, torch_tag, volta_arch
 from volta_doctor.checks.registry import check
 from volta_doctor.facts.model import Facts
 from volta_doctor.facts.python_envs import RELEASE, PythonEnv
 from volta_doctor.facts.so_archs import SharedObject, interpreter_tag
 from volta_doctor.findings import Evidence, Finding
+from volta_doctor.words import few
 
 _KERNELS = re.compile(r"/volta_runtime/_kernels\.[^/]*so$")
 
@@ -88,7 +89,11 @@ def _judge_place(row: Row, name: str, split: Sorted) -> Finding:
         text = f"Without sm_{volta} code, which a Volta card does not run: {reasons}."
         return row.info(text, *seen, subject=name)
     count = len(split.machine_code)
-    text = f"sm_{volta} code is in all files with device code ({count})."
+    text = (
+        f"sm_{volta} code is in all files with device code ({count})."
+        if count
+        else "No file carries device code."
+    )
     return row.ok(text, *seen, subject=name)
 
 

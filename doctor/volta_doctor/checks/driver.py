@@ -13,6 +13,7 @@ from volta_doctor.facts.nvml import NvmlFacts, errors, value
 from volta_doctor.facts.packages import branch_of_version
 from volta_doctor.facts.python_envs import PythonEnv
 from volta_doctor.findings import Evidence, Finding
+from volta_doctor.words import few
 
 # nvmlReturn_t (nvml.h)
 _NOT_LOADED, _NO_LIBRARY, _FUNCTION_NOT_FOUND, _MISMATCH = 9, 12, 13, 18
@@ -206,8 +207,8 @@ def nvml_abi(facts: Facts, row: Row) -> Finding:
     versions = f"NVML {shown(nvml.nvml_version)}, driver {shown(nvml.driver_version)}"
     seen = Evidence("NVML", versions)
     if missing:
-        names = ", ".join(missing[:5]) + (f" and {len(missing) - 5} more" if missing[5:] else "")
-        return row.warn(f"NVML lacks functions that the binding calls, for: {names}.", seen)
+        text = f"NVML lacks functions that the binding calls, for: {few(missing, 5)}."
+        return row.warn(text, seen)
     if wild:
         text = f"A process list holds pid {wild[0]}, above kernel.pid_max {pid_max}."
         return row.warn(text, seen, Evidence("/proc/sys/kernel/pid_max", str(pid_max)))

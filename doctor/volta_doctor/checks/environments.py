@@ -39,11 +39,6 @@ def nothing(row: Row, problem: str, text: str) -> Finding:
     return row.skip(text)
 
 
-def few(texts: list[str]) -> str:
-    """Join a list, of a long one the first three."""
-    return ", ".join(texts[:3]) + (f" and {len(texts) - 3} more" if texts[3:] else "")
-
-
 def torch_tag(env: PythonEnv) -> str:
     """Return the directory that torch.utils.cpp_extension keeps its builds in: py311_cu128."""
     cuda = f"cu{env.torch_cuda.replace('.', '')}" if env.torch_cuda else "cpu"

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from volta_doctor.catalog import Row
-from volta_doctor.checks.environments import few, nothing, torch_tag
+from volta_doctor.checks.environments import nothing, torch_tag
 from volta_doctor.checks.registry import check
 from volta_doctor.facts.ext_cache import Cache
 from volta_doctor.facts.ext_cache.entries import Extension
@@ -14,6 +14,7 @@ from volta_doctor.facts.model import Facts
 from volta_doctor.facts.processes import COMPILERS
 from volta_doctor.facts.python_envs import SHELL, PythonEnv
 from volta_doctor.findings import HOST, Evidence, Finding, Step
+from volta_doctor.words import few
 
 _STALE_S = 600  # of a lock
 _PACKAGES = {kind.name: kind.package for kind in KINDS}

@@ -8,6 +8,7 @@ from volta_doctor.checks.registry import check
 from volta_doctor.facts.model import Facts
 from volta_doctor.facts.python_envs.loader import CudaLibrary, LibrarySearch
 from volta_doctor.findings import Evidence, Finding
+from volta_doctor.words import numbers
 
 _DRIVER = "libcuda.so.1"
 
@@ -41,8 +42,7 @@ def _mismatch(driver: CudaLibrary, loaded: str | None) -> str:
     version = re.search(r"libcuda\.so\.(\d+(?:\.\d+)+)$", driver.real)
     if version is None or loaded is None or version[1] == loaded:
         return ""
-    newer = [int(n) for n in version[1].split(".")] > [int(n) for n in re.findall(r"\d+", loaded)]
-    if _is_compat(driver) and newer:
+    if _is_compat(driver) and numbers(version[1]) > numbers(loaded):
         return ""  # what cuda-compat is for
     return (
         f"{driver.path} is of driver {version[1]}, and {loaded} is loaded:"

@@ -17,7 +17,7 @@ from volta_doctor.facts.packages import (
     branch_of_version,
 )
 from volta_doctor.findings import Evidence, Finding
-from volta_doctor.words import several
+from volta_doctor.words import few, several
 
 # apt installs the newest version among those of the highest priority; a release has 500.
 _USUAL_PRIORITY = 500
@@ -58,8 +58,7 @@ def unpinned(packages: PackagesFacts, branch: int) -> list[Package]:
 
 def listed(packages: Iterable[Package]) -> str:
     """Name a few packages and count the rest."""
-    names = list(dict.fromkeys(package.name for package in packages))
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if names[3:] else "")
+    return few(list(dict.fromkeys(package.name for package in packages)))
 
 
 def of_packages(packages: Iterable[Package], limit: int = 3) -> list[Evidence]:

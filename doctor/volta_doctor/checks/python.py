@@ -7,11 +7,12 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 from volta_doctor.catalog import Row, compat
-from volta_doctor.checks.environments import each_env, few
+from volta_doctor.checks.environments import each_env
 from volta_doctor.checks.registry import check
 from volta_doctor.facts.model import Facts
 from volta_doctor.facts.python_envs import PythonEnv
 from volta_doctor.findings import Evidence, Finding
+from volta_doctor.words import few, numbers
 
 
 def fits(wheel_tag: str, interpreter: str) -> bool:
@@ -81,12 +82,8 @@ def _judge_engine(row: Row, env: PythonEnv) -> Finding | None:
         if env.glibc is None:
             text = f"{needs}, and this host's is not known."
             return row.unknown(text, version, subject=env.prefix)
-        if _numbers(env.glibc) < _numbers(engine.glibc):
+        if numbers(env.glibc) < numbers(engine.glibc):
             seen = Evidence("libc.so.6", env.glibc)
             text = f"{needs}, and this is {env.glibc}."
             return row.warn(text, version, seen, subject=env.prefix)
     return None
-
-
-def _numbers(version: str) -> list[int]:
-    return [int(part) for part in re.findall(r"\d+", version)]

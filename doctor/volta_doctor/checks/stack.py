@@ -9,6 +9,7 @@ from volta_doctor.facts.model import Facts
 from volta_doctor.facts.release import FROM_VENV, LockedPackage, ReleaseFacts
 from volta_doctor.facts.service import HTTP_LIMIT_S, ServiceFacts
 from volta_doctor.findings import Evidence, Finding
+from volta_doctor.words import few
 
 # The grace for a unit that sets no TimeoutStartSec: loading a large model takes minutes.
 _GRACE_S = 600.0
@@ -53,26 +54,24 @@ def release_matches_lock(facts: Facts, row: Row) -> Finding:
             Evidence(lock_file, release.lock_digest),
         )
     if wrong := differences(release):
-        text = f"{len(wrong)} of {len(release.locked)} locked packages are wrong: {_few(wrong)}."
+        told = few(wrong, by="; ")
+        text = f"{len(wrong)} of {len(release.locked)} locked packages are wrong: {told}."
         return row.fail(text, *(Evidence(venv, line) for line in wrong))
     if release.conflicts:
-        text = f"{len(release.conflicts)} requirements are not met: {_few(release.conflicts)}."
+        told = few(release.conflicts, by="; ")
+        text = f"{len(release.conflicts)} requirements are not met: {told}."
         return row.fail(text, *(Evidence(venv, line) for line in release.conflicts))
     known = _lock(release.locked) | FROM_VENV
     added = [f"{p.name} {p.version}" for p in release.installed if p.name not in known]
     if added:
         return row.warn(
-            f"Installed, but not in the lock: {_few(added)}.",
+            f"Installed, but not in the lock: {few(added, by='; ')}.",
             *(Evidence(venv, line) for line in added),
         )
     return row.ok(
         f"All {len(release.locked)} packages are as locked.",
         Evidence(lock_file, release.lock_digest),
     )
-
-
-def _few(lines: list[str]) -> str:
-    return "; ".join(lines[:3]) + (f"; and {len(lines) - 3} more" if lines[3:] else "")
 
 
 @check("service-ready")

@@ -1,7 +1,6 @@
 """Would a build on this host make code for Volta?"""
 
 import posixpath
-import re
 from collections.abc import Iterable
 
 from volta_doctor.catalog import Row, compat
@@ -12,7 +11,7 @@ from volta_doctor.facts.model import Facts, Missing
 from volta_doctor.facts.toolchain import Build, Compiler, TritonPtxas
 from volta_doctor.facts.toolchain.cuda_tools import Tool
 from volta_doctor.findings import Evidence, Finding, Step
-from volta_doctor.words import several
+from volta_doctor.words import numbers, several
 
 # From this release on, nvcc warns that sm_70 is deprecated.
 _WARNS_FROM = (12, 8)
@@ -30,10 +29,10 @@ def makes_volta_code(tool: Tool) -> bool:
 
 
 def _numbers(version: str) -> tuple[int, ...]:
-    numbers = tuple(int(part) for part in re.findall(r"\d+", version))
-    if not numbers:
+    found = tuple(numbers(version))
+    if not found:
         raise Missing(f"{version!r} is no version.")
-    return numbers
+    return found
 
 
 def _torch_cuda(facts: Facts, build: Build) -> str | None:

@@ -9,11 +9,12 @@ from packaging.version import InvalidVersion, Version
 
 from volta_doctor.arch import rules
 from volta_doctor.catalog import Row, compat
-from volta_doctor.checks.environments import each_env, few, volta_arch
+from volta_doctor.checks.environments import each_env, volta_arch
 from volta_doctor.checks.registry import check
 from volta_doctor.facts.model import Facts
 from volta_doctor.facts.python_envs import PythonEnv
 from volta_doctor.findings import Evidence, Finding
+from volta_doctor.words import few, numbers
 
 # What the markers in torch's metadata ask of: only such hosts have these libraries as wheels.
 _LINUX = {"platform_system": "Linux", "platform_machine": "x86_64", "extra": ""}
@@ -157,9 +158,9 @@ def _judge_pins(row: Row, env: PythonEnv) -> Finding:
             older.append((f"{twin} {installed[twin]} overwrites {name} {wanted}", seen))
         elif there is None:
             other.append((f"{name} {wanted} is not installed", seen))
-        elif _parts(there) < _parts(wanted):
+        elif numbers(there) < numbers(wanted):
             older.append((f"{name} is {there}, older than {wanted}", seen))
-        elif _parts(there) > _parts(wanted):
+        elif numbers(there) > numbers(wanted):
             other.append((f"{name} is {there}, newer than {wanted}", seen))
     told = few([text for text, _ in older + other])
     text = f"torch {torch.version} was built with other libraries: {told}."
@@ -189,10 +190,6 @@ def _without_cuda(name: str, other: str) -> bool:
     return re.sub(r"-cu\d+$", "", name) == re.sub(r"-cu\d+$", "", other)
 
 
-def _parts(version: str) -> list[int]:
-    return [int(part) for part in re.findall(r"\d+", version)]
-
-
 def _major(version: str) -> int:
     match = re.match(r"\d+", version)
     return int(match[0]) if match else 0
@@ -209,8 +206,7 @@ def _judge_cudnn(row: Row, env: PythonEnv) -> Finding:
         return row.skip("It brings no cuDNN along.", subject=env.prefix)
     below = compat().cudnn.below
     seen = Evidence(env.cudnn_source, env.cudnn)
-    parts = [int(part) for part in re.findall(r"\d+", env.cudnn)]
-    limit = [int(part) for part in below.split(".")]
+    parts, limit = numbers(env.cudnn), numbers(below)
     if not parts or (len(parts) == 1 and parts[0] == limit[0]):
         text = f"{env.cudnn_source} tells no more of its version than {env.cudnn or 'nothing'}."
         return row.unknown(text, seen, subject=env.prefix)

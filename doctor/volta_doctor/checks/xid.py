@@ -11,6 +11,7 @@ from volta_doctor.facts.kernel_log import events as kernel_events
 from volta_doctor.facts.kernel_log.events import Xid
 from volta_doctor.facts.model import Facts
 from volta_doctor.findings import Evidence, Finding
+from volta_doctor.words import few
 
 _CLEANUP = 45  # what follows a fatal Xid: the driver tears the channels down
 _ECHO_S = 60.0
@@ -67,9 +68,7 @@ def told(events: list[Xid]) -> str:
 
 def _programs(events: list[Xid]) -> str:
     named = dict.fromkeys(f"{x.name or 'a process'} (pid {x.pid})" for x in events if x.pid)
-    names = list(named)
-    more = f" and {len(names) - 3} more" if names[3:] else ""
-    return f", by {', '.join(names[:3])}{more}" if names else ""
+    return f", by {few(list(named))}" if named else ""
 
 
 def lines(events: list[Xid]) -> list[Evidence]:

@@ -96,12 +96,5 @@ def lacks_rights(finding: Finding) -> bool:
     return finding.status is Status.UNKNOWN and bool(_RIGHTS.search(finding.message))
 
 
-def few(items: list[str], limit: int | None) -> str:
-    """List the items, or the first of them and how many more there are."""
-    if limit is None or len(items) <= limit + 1:
-        return ", ".join(items)
-    return f"{', '.join(items[:limit])} and {len(items) - limit} more"
-
-
 def _unique(items: Iterable[T]) -> list[T]:
     return list(dict.fromkeys(items))

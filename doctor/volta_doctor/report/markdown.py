@@ -6,7 +6,8 @@ from typing import TextIO
 
 from volta_doctor.findings import Status
 from volta_doctor.report import Report
-from volta_doctor.report.groups import Group, calls_for_action, command, few, grouped, place
+from volta_doctor.report.groups import Group, calls_for_action, command, grouped, place
+from volta_doctor.words import few
 
 _SPECIAL = re.compile(r"([\\`*_\[\]<>|~#])")
 _QUIET = (Status.OK, Status.SKIP)

@@ -10,7 +10,8 @@ from rich.text import Text
 
 from volta_doctor.findings import PROBLEMS, Finding, Status, Step
 from volta_doctor.report import Report
-from volta_doctor.report.groups import Group, calls_for_action, few, grouped, lacks_rights, place
+from volta_doctor.report.groups import Group, calls_for_action, grouped, lacks_rights, place
+from volta_doctor.words import few
 
 _STYLES = {
     "fail": "bold red",
