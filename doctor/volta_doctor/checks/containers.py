@@ -23,8 +23,10 @@ def shm(facts: Facts, row: Row) -> Iterator[Finding]:
     host = facts.host.need()
     where = f"in this {host.container} container" if host.container else "on the host itself"
     yield _judge_shm(row, HOST, where, host.shm_bytes, contained=bool(host.container))
-    for inside in host.container_shm:
-        yield _judge_shm(row, inside.server, "in its container", inside.bytes, contained=True)
+    servers = facts.serve.data.servers if facts.serve.data else []
+    sizes = {server.name: None for server in servers if server.container and server.pids}
+    for name, size in (sizes | {s.server: s.bytes for s in host.container_shm}).items():
+        yield _judge_shm(row, name, "in its container", size, contained=True)
 
 
 def _judge_shm(row: Row, name: str, where: str, size: int | None, *, contained: bool) -> Finding:
