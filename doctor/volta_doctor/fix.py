@@ -69,13 +69,14 @@ def plan(findings: Sequence[Finding], info: bool = False) -> list[Fix]:
     return list(fixes.values())
 
 
-def servers(facts: Facts) -> list[str]:
-    """Name the servers that run on this host."""
+def servers(facts: Facts, fix: Fix) -> list[str]:
+    """Name the running servers that a fix may stop: those it is about, else all of this host."""
     if serve := facts.serve.data:
+        about = {server.name for server in serve.servers} & {*fix.found}
         return [
             f"{server.name} (pid {', '.join(map(str, server.pids))})"
             for server in serve.servers
-            if server.pids
+            if server.pids and (server.name in about or not about)
         ]
     service = facts.service.data
     if service and service.unit_state.main_pid:
@@ -113,7 +114,7 @@ def text(fixes: Sequence[Fix], facts: Facts, width: int) -> str:
         say(f"fix: {fix.remedy.fix}")
         whose = f"for you: {fix.for_you}" if fix.for_you else "fix --apply does it"
         say(f"risk: {fix.remedy.risk}; {whose}")
-        if fix.stops and not fix.for_you and (running := servers(facts)):
+        if fix.stops and not fix.for_you and (running := servers(facts, fix)):
             say(f"running now: {', '.join(running)}")
         for step in fix.remedy.steps:
             lines += [f"     {line}" for line in _step_lines(step)]

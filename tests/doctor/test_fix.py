@@ -125,6 +125,15 @@ def test_the_plan_in_words(snapshot_with):
     assert all(len(line) <= 60 for line in narrow)
 
 
+@pytest.mark.parametrize(("subject", "told"), [("host", 1), ("a.service", 0), ("b.service", 1)])
+def test_a_fix_of_one_server_warns_of_no_other(snapshot_with, subject, told):
+    running = {"name": "b.service", "engine": "vllm", "source": "ps", "argv": [], "pids": [7]}
+    servers = [running | {"name": "a.service", "pids": []}, running]
+    facts = snapshot_with({"serve": {"servers": servers}}).facts
+    found = structs.replace(risky("restart", sh("true")), subject=subject)
+    assert text(plan([found]), facts, 200).count("running now: b.service (pid 7)") == told
+
+
 def test_a_file_is_written_and_put_back(apply, journal, tmp_path):
     old, new = tmp_path / "old.conf", tmp_path / "a/b/new.conf"
     old.write_text("before")

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 @scoped("select", "ignore", "profile", "waivers", "plugins")
 @click.pass_context
 def diff(context: click.Context, scope: Scope, old: str, new: str, form: str) -> None:
-    """Tell what changed between two snapshots of a host, and which findings turned.
+    """Tell what changed between two snapshots of a host.
 
-    Errors that grow are counted from OLD on, as by check --snapshot NEW --since OLD. The exit code
-    is that of NEW.
+    First the facts, then the findings that turned. Errors that grow are counted from OLD on, as by
+    check --snapshot NEW --since OLD. The exit code is that of NEW.
     """
     from dataclasses import replace
 

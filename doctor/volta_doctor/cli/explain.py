@@ -23,7 +23,7 @@ _RISKS = {
 @click.argument("check_id", metavar="ID")
 @scoped("plugins")
 def explain(check_id: str, scope: Scope) -> None:
-    """Tell what a check claims, when it complains, why, and what to do about it."""
+    """Tell a check's claim, when it complains, why, and what to do."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text

@@ -28,11 +28,11 @@ _ALL_TAKEN_BACK, _NOT_ALL = 0, 2
 @scoped("snapshot", "select", "ignore", "profile", "waivers", "plugins", "since", "root")
 @click.pass_context
 def fix(context: click.Context, scope: Scope, apply_it: bool, yes: bool, undo: str | None) -> None:
-    """Print what to do about each problem, its risk, its steps and the way back.
+    """Print what to do about each problem; --apply does what is safe.
 
-    Causes come without their consequences. --apply takes the steps of risk none, reconfigure and
-    restart; reboots, builds and hardware are for you. What is merely worth knowing (info) is taken
-    in where --select names checks.
+    The plan tells the risk, the steps and the way back. Causes come without their consequences.
+    --apply takes the steps of risk none, reconfigure and restart; reboots, builds and hardware are
+    for you. What is merely worth knowing (info) is taken in where --select names checks.
     """
     if (apply_it or undo) and os.environ.get("VOLTA_DOCTOR_SYSROOT", "/") != "/":
         raise click.UsageError("fixes act on this host, and $VOLTA_DOCTOR_SYSROOT names another")
@@ -135,7 +135,7 @@ def _alone(scope: Scope) -> Iterator[None]:
 def _agreed(fix: "Fix", look: "Look") -> bool:
     from volta_doctor.fix import servers
 
-    running = servers(look.snapshot.facts) if fix.stops else []
+    running = servers(look.snapshot.facts, fix) if fix.stops else []
     warning = f" (running now: {', '.join(running)})" if running else ""
     steps = len(fix.remedy.steps)
     text = f"{fix.id}: take {steps} step{'s' * (steps > 1)}, risk {fix.remedy.risk}{warning}?"

@@ -9,7 +9,7 @@ from volta_doctor.cli.options import Scope, extend, scoped
 @click.option("--format", "form", type=click.Choice(["text", "json"]), default="text")
 @scoped("plugins")
 def listing(form: str, scope: Scope) -> None:
-    """List every check by area: its id, the levels it can give, and its claim."""
+    """List every check by area, with its levels and its claim."""
     from volta_doctor.catalog import checks
     from volta_doctor.cli.output import show, stdout
 

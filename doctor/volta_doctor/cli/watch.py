@@ -35,10 +35,10 @@ _ALL_S = 60.0
 @scoped("select", "ignore", "profile", "waivers", "plugins", "since", "root")
 @click.pass_context
 def watch(context: click.Context, scope: Scope, interval: int, verbose: bool) -> None:
-    """Judge this host again and again, and mark what changed, until Ctrl-C.
+    """Judge this host again and again, and mark what changed.
 
-    Not on a terminal, it writes a new block whenever a verdict changed. The exit code is that of
-    the last look.
+    Ctrl-C ends it. Not on a terminal, it writes a new block whenever a verdict changed. The exit
+    code is that of the last look.
     """
     from volta_doctor.cli import looking
     from volta_doctor.diff import turns
