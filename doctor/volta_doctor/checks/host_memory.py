@@ -94,7 +94,7 @@ def host_mem(facts: Facts, row: Row) -> Iterable[Finding]:
 def _room(row: Row, host: HostFacts, model: CheckpointFacts, serve: Section[ServeFacts]) -> Finding:
     name, shard, free = model.server, model.largest_shard_bytes, host.available_bytes
     if serve.data and any(s.name == name and s.pids for s in serve.data.servers):
-        return row.ok(f"{name} runs, so its model is loaded.", subject=name)
+        return row.ok(f"{name} runs: it has loaded its model, or is at it.", subject=name)
     if shard is None:
         why = model.problem or "the snapshot does not tell"
         return row.unknown(f"How large the model's files are is not known: {why}.", subject=name)
@@ -125,7 +125,7 @@ def _swap_and_disks(row: Row, host: HostFacts) -> Finding:
             seen.append(Evidence(disk.mount, f"holds {', '.join(disk.models + disk.caches)}"))
     if texts:
         return row.warn(" ".join(texts), *seen)
-    if swap is None or disks is None:
+    if swap is None or disks is None or host.servers_problem:
         return row.unknown(f"Swap or disks are not known: {host.servers_problem or 'not told'}.")
     free = ", ".join(f"{gib(disk.free_bytes)} on {disk.mount}" for disk in disks)
     return row.ok(f"Nothing swaps in. Free disk: {free or 'no server uses one'}.")
@@ -167,6 +167,8 @@ def _thrashing(row: Row, host: HostFacts, running: list[str]) -> Finding:
     if rate > BUSY_PAGES_PER_S and swap.seconds >= LONG_SAMPLE_S:
         text = f"{rate:.0f} pages a second over {swap.seconds:g} s while {running[0]} runs."
         return row.warn(text, _swapping(swap))
+    if swap.seconds == 0:
+        return row.ok("No swap space is in use.")
     return row.ok(f"{rate:.0f} pages a second were swapped over {swap.seconds:g} s.")
 
 
