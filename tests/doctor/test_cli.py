@@ -209,6 +209,7 @@ def test_generated_files_are_up_to_date():
     again = "run: python -m volta_doctor.docs"
     assert Path(docs.CHECKS_MD).read_text() == docs.checks_md(), again
     assert Path(docs.SCHEMA_JSON).read_text() == docs.schema_json(), again
+    assert Path(docs.ARCH_SCHEMA_JSON).read_text() == docs.schema_json(docs.ArchReport), again
 
 
 def test_compat_table_agrees_with_itself():
