@@ -14,6 +14,7 @@ import msgspec
 from volta_doctor.facts.model import Facts, Section
 from volta_doctor.facts.nvml import NvmlError
 from volta_doctor.findings import HOST, PROBLEMS, SEVERITY, Finding
+from volta_doctor.words import printable
 
 _ABSENT = Section[Any](ok=False, error="the snapshot has no such section")
 _LONGEST = 100  # characters of one value
@@ -74,7 +75,8 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     def text(self) -> str:
         """The turn as a person reads it."""
         subject = "" if self.subject == HOST else f" [{self.subject}]"
-        return f"{self.id}{subject}: {self.old or 'none'} -> {self.new or 'none'}: {self.message}"
+        turned = f"{self.old or 'none'} -> {self.new or 'none'}"
+        return printable(f"{self.id}{subject}: {turned}: {self.message}")
 
 
 @cache

@@ -3,6 +3,16 @@
 import re
 from collections.abc import Sequence
 
+_CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # all but tab and line feed
+
+
+def printable(text: str) -> str:
+    """Take the control characters out, one for one.
+
+    Names of processes and lines of logs are any user's, and a terminal obeys what it is shown.
+    """
+    return _CONTROLS.sub("?", text)
+
 
 def several(number: int, noun: str) -> str:
     """Count things in a sentence: 1 pair, 2 pairs, 3 processes."""

@@ -164,6 +164,11 @@ def test_a_broken_rule_is_a_finding_and_hides_no_other(rules, examined, tmp_path
     assert examined("acme-hot-room")[0].status == "ok"
 
 
+def test_what_is_no_file_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "pipe.yaml")
+    assert plugins.load([tmp_path]) == [(str(tmp_path / "pipe.yaml"), "not a file")]
+
+
 def test_a_directory_that_is_not_there_is_told(tmp_path, examined):
     plugins.load([tmp_path / "none"])
     (finding,) = examined("plugin-broken")

@@ -229,3 +229,14 @@ def test_what_cannot_be_remembered_is_told_to_who_asks(monkeypatch, tmp_path):
     assert CliRunner().invoke(cli, args).stderr == ""
     told = CliRunner().invoke(cli, [*args, "-v"]).stderr
     assert told == "not remembered for the next look: no room\n"
+
+
+@pytest.mark.parametrize("args", ["check", "check -v", "check --format markdown", "fix", "diff"])
+def test_what_a_log_holds_gives_the_terminal_no_orders(doctor, saved, args, tmp_path, healthy):
+    text = "NVRM: Xid (PCI:0000:1a:00): 79, name=\x1b]0;x\x07\x1b[2J\x9b, GPU has fallen off"
+    path = saved({"kernel_log": {"lines": {3: {"time": 9.0, "text": text}}}})
+    (tmp_path / "old.json").write_bytes(healthy)
+    files = [str(tmp_path / "old.json"), path] if args == "diff" else ["--snapshot", path]
+    done = doctor(*args.split(), *files)
+    assert "xid" in done.stdout
+    assert not {*"\x1b\x07\x9b"} & {*done.stdout}

@@ -46,6 +46,8 @@ def diff(context: click.Context, scope: Scope, old: str, new: str, form: str) ->
 
 
 def _text(before: "Look", after: "Look", facts: "list[Change]", turns: "list[Turn]") -> str:
+    from volta_doctor.words import printable
+
     lines = [
         f"{name}: {look.report.host or 'unnamed host'}, {look.report.taken}, {look.report.tool}"
         for name, look in (("old", before), ("new", after))
@@ -59,7 +61,7 @@ def _text(before: "Look", after: "Look", facts: "list[Change]", turns: "list[Tur
     if not facts and not turns:
         lines += ["", "Nothing changed."]
     was, now = before.report.summary.verdict, after.report.summary.verdict
-    return "\n".join([*lines, "", f"{now} (before: {was})"])
+    return printable("\n".join([*lines, "", f"{now} (before: {was})"]))
 
 
 def _json(before: "Look", after: "Look", facts: "list[Change]", turns: "list[Turn]") -> str:

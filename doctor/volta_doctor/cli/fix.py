@@ -55,13 +55,14 @@ def _planned(scope: Scope, apply_it: bool, yes: bool) -> int:
     from volta_doctor import fix as fixing
     from volta_doctor.cli.looking import look
     from volta_doctor.cli.output import show, stdout
+    from volta_doctor.words import printable
 
     before = look(scope)
     fixes = fixing.plan(before.report.findings, info=bool(scope.select))
     stdout("table")
     width = shutil.get_terminal_size().columns
     head = "\n".join(fixing.wrapped(_heading(before, fixes), width))
-    show(f"{head}\n\n{fixing.text(fixes, before.snapshot.facts, width)}")
+    show(printable(f"{head}\n\n{fixing.text(fixes, before.snapshot.facts, width)}"))
     code = before.report.summary.exit_code
     if apply_it and any(not fix.for_you for fix in fixes):
         code = _apply(scope, before, [fix for fix in fixes if not fix.for_you], yes)

@@ -124,7 +124,7 @@ def _files(places: Iterable[Path]) -> Iterable[tuple[Path, str]]:
         except OSError as error:
             yield place, str(error.strerror)
             continue
-        yield from ((file, "") for file in files)
+        yield from ((file, "" if file.is_file() else "not a file") for file in files)
 
 
 def _words(error: Exception) -> str:

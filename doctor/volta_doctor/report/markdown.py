@@ -7,7 +7,7 @@ from typing import TextIO
 from volta_doctor.findings import Status
 from volta_doctor.report import Report
 from volta_doctor.report.groups import Group, calls_for_action, command, grouped, place
-from volta_doctor.words import few
+from volta_doctor.words import few, printable
 
 _SPECIAL = re.compile(r"([\\`*_\[\]<>|~#])")
 _QUIET = (Status.OK, Status.SKIP)
@@ -20,7 +20,8 @@ def render(report: Report, _file: TextIO, verbose: bool) -> str:
         report.findings,
         lambda f: verbose or not (f.folded_under or f.status in _QUIET),
     )
-    return "\n".join([*_head(report), *_table(groups), *_details(groups)]).rstrip("\n")
+    text = "\n".join([*_head(report), *_table(groups), *_details(groups)])
+    return printable(text).rstrip("\n")
 
 
 def _head(report: Report) -> Iterator[str]:

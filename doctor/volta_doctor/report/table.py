@@ -11,7 +11,7 @@ from rich.text import Text
 from volta_doctor.findings import PROBLEMS, Finding, Status, Step
 from volta_doctor.report import Report
 from volta_doctor.report.groups import Group, calls_for_action, grouped, lacks_rights, place
-from volta_doctor.words import few
+from volta_doctor.words import few, printable
 
 _STYLES = {
     "fail": "bold red",
@@ -36,16 +36,21 @@ def render(report: Report, file: TextIO, verbose: bool) -> str:
     console = Console(file=file, highlight=False, markup=False, emoji=False)
     page = _Page(max(console.width, _NARROWEST), verbose)
     folded = [finding for finding in report.findings if finding.folded_under]
+
+    def put(line: Text) -> None:
+        line.plain = printable(line.plain)
+        console.print(line, soft_wrap=True)
+
     with console.capture() as capture:
         for line in page.head(report):
-            console.print(line, soft_wrap=True)
+            put(line)
         for group in grouped(report.findings, page.has_paragraph):
             hides = group.hides
             follow = [f for f in folded if f.folded_under in group.ids and f.id in hides]
             for line in [Text(), *page.paragraph(group, follow)]:
-                console.print(line, soft_wrap=True)
+                put(line)
         for line in [Text(), *page.foot(report)]:
-            console.print(line, soft_wrap=True)
+            put(line)
     return capture.get().rstrip("\n")
 
 
