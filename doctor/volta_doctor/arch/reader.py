@@ -69,11 +69,11 @@ class _Look:
             self.has_ended = True
 
     def result(self) -> Scan:
-        files, unread = list(self.files), list(self.unread)
+        files, unread = list(self.files), [_text(reason) for reason in self.unread]
         if len(unread) > _UNREAD:
             unread[_UNREAD:] = [f"{several(len(unread) - _UNREAD, 'more file')} could not be read"]
         return Scan(
-            target=self.target,
+            target=_text(self.target),
             kind=self.kind,
             files=files,
             looked_at=self._looked_at,
@@ -131,10 +131,7 @@ class _Look:
                     return
                 self._seen.add(identity)
                 if not shown.endswith(_ARCHIVES):
-                    self._looked_at += 1
-                    self._take(
-                        code.read(file, shown, status.st_size, self.deadline, self._beside(path))
-                    )
+                    self._read_code(file, path, shown, status.st_size)
                 elif shown.endswith(".whl") and _head(file) in wheel.MAGIC:
                     self._read_wheel(file, shown)
         except CannotLook as reason:
@@ -142,7 +139,7 @@ class _Look:
 
     def _read_code(self, file: BinaryIO, path: str, shown: str, size: int) -> None:
         self._looked_at += 1
-        self._take(code.read(file, shown, size, self.deadline, self._beside(path)))
+        self._take(code.read(file, _text(shown), size, self.deadline, self._beside(path)))
 
     def _read_wheel(self, file: BinaryIO, shown: str) -> None:
         def unread(reason: str) -> None:
@@ -156,7 +153,7 @@ class _Look:
 
         try:
             for member in wheel.members(file, self.deadline, is_wanted, unread):
-                self.current = f"{shown}!{member.name}"
+                self.current = f"{_text(shown)}!{member.name}"
                 self._looked_at += 1
                 self._take(code.read(member.content, self.current, member.size, self.deadline))
         except TooLate:
@@ -188,3 +185,8 @@ def _head(file: BinaryIO) -> bytes:
     except OSError as error:
         raise CannotLook(f"{file.name}: {error.strerror}") from error
     return head
+
+
+def _text(name: str) -> str:
+    """Return a name that can be written, whatever bytes it is made of."""
+    return os.fsencode(name).decode(errors="replace")

@@ -7,9 +7,11 @@ import sys
 import time
 import zipfile
 
+import msgspec
 import pytest
 
 from volta_doctor.arch import reader, streams
+from volta_doctor.arch.model import Scan
 from volta_doctor.arch.reader import scan
 from volta_doctor.facts.fatbin import DeviceCode
 from volta_doctor.probe import CannotLook, Probe
@@ -63,6 +65,15 @@ def test_a_relative_path_is_shown_as_it_was_given(tmp_path, monkeypatch, code_70
     monkeypatch.chdir(tmp_path)
     assert [file.path for file in scan(Probe(), "d/").files] == ["d/k.cubin"]
     assert [file.path for file in scan(Probe(), "d/k.cubin").files] == ["d/k.cubin"]
+
+
+def test_names_that_are_no_text(tmp_path, code_70):
+    (tmp_path / "k\udcff.cubin").write_bytes(code_70)
+    (tmp_path / "\udcff.so").write_bytes(b"!<arch>\nx")
+    (tmp_path / "l\udcff.so").symlink_to("nowhere")
+    found = msgspec.json.decode(msgspec.json.encode(scan(Probe(), str(tmp_path))), type=Scan)
+    assert {file.path.rsplit("/", 1)[1] for file in found.files} == {"k\ufffd.cubin", "\ufffd.so"}
+    assert found.unread == [f"{tmp_path}/l\ufffd.so: No such file or directory"]
 
 
 def test_an_environment(host, code_70):

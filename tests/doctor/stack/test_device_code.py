@@ -105,6 +105,43 @@ def test_a_section_that_makes_no_sense(elf_file, content, problem):
     assert bool(code.problem) == bool(problem)
 
 
+def test_the_isa_of_ptx(data):
+    for name, isa in (
+        ("cuda-11.8-linked.elf", {"70": "7.8"}),
+        ("cuda-13.0.elf", {"75": "9.0", "90a": "9.0", "100f": "9.0"}),
+    ):
+        with (data / "device_code" / name).open("rb") as file:
+            assert fatbin.survey(file, elf.sections(file)).ptx_isa == isa
+
+
+def test_code_of_a_kind_to_come(elf_file, fat_binary):
+    code = read(elf_file({".nv_fatbin": fat_binary((2, 75), (64, 75), (8, 75))}))
+    assert code.sass == {"75": 1}
+    assert "a kind that is not known here (64)" in code.problem
+
+
+def test_code_that_is_registered_and_not_found(elf_file, fat_binary):
+    elsewhere = {".nvFatBinSegment": bytes(24), ".rodata": fat_binary((2, 70))}
+    assert "registers device code outside" in read(elf_file(elsewhere)).problem
+    assert not read(elf_file({**elsewhere, ".nvFatBinSegment": b""}))
+
+
+def test_padding_without_end(elf_file, fat_binary):
+    code = read(elf_file({".nv_fatbin": fat_binary((2, 70)) + bytes((1 << 20) + 5000)}))
+    assert code.sass == {"70": 1}
+    assert "nothing but zeros" in code.problem
+
+
+def test_as_many_sections_as_a_header_cannot_count(elf_file, fat_binary):
+    whole = bytearray(elf_file({".nv_fatbin": fat_binary((2, 70))}))
+    (table,) = struct.unpack_from("<Q", whole, 40)
+    count, names = struct.unpack_from("<HH", whole, 60)
+    struct.pack_into("<HH", whole, 60, 0, 0xFFFF)
+    struct.pack_into("<Q", whole, table + 32, count)
+    struct.pack_into("<I", whole, table + 40, names)
+    assert read(bytes(whole)) == DeviceCode(sass={"70": 1})
+
+
 def test_a_file_of_a_million_pieces_ends(elf_file, monkeypatch):
     monkeypatch.setattr(fatbin, "_PIECES", 100)
     empty = struct.pack("<IHHQ", 0xBA55ED50, 1, 16, 0)
