@@ -42,9 +42,7 @@ def test_persistence_is_the_daemon_s_work(snapshot_with):
     (step,) = first("persistence", snapshot_with, off, **without).remedy.steps
     assert step.run == ["systemctl", "enable", "--now", "nvidia-persistenced"]
     assert step.undo == ["systemctl", "disable", "--now", "nvidia-persistenced"]
-    assert (
-        first("persistence", snapshot_with, off).remedy.steps == []
-    )
+    assert first("persistence", snapshot_with, off).remedy.steps == []
 
 
 def test_a_cap_that_nvidia_smi_did_not_set_has_no_step(snapshot_with):
