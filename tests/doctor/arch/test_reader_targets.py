@@ -1,11 +1,14 @@
 """Targets: directories, environments, wheels and processes; links, pipes and what is not there."""
 
+import mmap
 import os
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import zipfile
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -108,11 +111,24 @@ def test_a_thousand_levels(tmp_path, code_70):
     subprocess.run(["rm", "-r", str(tmp_path / "d")], check=True)
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-def test_what_this_user_may_not_read(tmp_path, code_70):
-    (tmp_path / "k.cubin").write_bytes(code_70)
-    (tmp_path / "k.cubin").chmod(0)
-    assert scan(Probe(), str(tmp_path)).unread == [f"{tmp_path}/k.cubin: Permission denied"]
+def test_what_this_user_may_not_read(code_70):
+    user = os.geteuid()
+    with tempfile.TemporaryDirectory() as place:
+        directory = Path(place)
+        directory.chmod(0o755)
+        (directory / "closed").mkdir(mode=0)
+        (directory / "k.cubin").write_bytes(code_70)
+        (directory / "k.cubin").chmod(0)
+        if user == 0:
+            os.seteuid(65534)  # root may read everything
+        try:
+            found = scan(Probe(), place)
+        finally:
+            os.seteuid(user)
+    assert found.unread == [
+        f"{place}/k.cubin: Permission denied",
+        f"{place}/closed: Permission denied",
+    ]
 
 
 def test_a_thin_archive(host, linked):
@@ -228,9 +244,17 @@ def test_a_file_named_like_a_process_is_a_file(host, code_70, tmp_path, monkeypa
     assert scan(Probe(), "42").kind == "file"
 
 
-def test_this_very_process():
+def test_this_very_process(tmp_path, linked):
+    paths = [tmp_path / "here.so", tmp_path / "gone.so"]
+    maps = []
+    for path in paths:
+        path.write_bytes(linked)
+        with path.open("rb") as file:
+            maps.append(mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ))
+    paths[1].unlink()
     found = scan(Probe(), str(os.getpid()))
-    assert found.kind == "process"
+    assert [f.code.sass for f in found.files if f.path == str(paths[0])] == [{"70": 3, "80": 3}]
+    assert [text for text in found.unread if text.startswith(f"{paths[1]}: deleted or replaced")]
     assert found.looked_at > 3
 
 
