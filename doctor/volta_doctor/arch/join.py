@@ -44,7 +44,7 @@ def judge_target(probe: Probe, scan: Scan, host: Host, require: Sequence[str]) -
     """Judge one target: its files by the rules, the whole by the doctor's checks."""
     facts = facts_of(probe, scan, host.facts)
     env = next(iter(facts.python_envs.need().envs), None)
-    reasons = _reasons_unused(facts) if all(card.is_volta for card in host.cards) else {}
+    reasons = _reasons_unused(facts)
     owners = rebuild.Owners(probe, env)
     files = [
         _judge_file(file, host, owners, reasons.get(file.path, ""), require)
@@ -86,7 +86,7 @@ def _judge_file(
 
 
 def _reasons_unused(facts: Facts) -> dict[str, str]:
-    """Return why no Volta card runs a file, by its path."""
+    """Return why a card that cannot run a file need not, by its path."""
     envs = facts.python_envs.need().envs
     return {item.path: unused(item, envs) for item in facts.so_archs.need().objects}
 
@@ -111,7 +111,9 @@ def _verdict(files: list[JudgedFile], findings: list[Finding], host: Host, scan:
     On Volta the checks know best what each file is for; on other cards there are the files alone.
     """
     statuses = {finding.status for finding in findings if not finding.folded_under}
-    found = {file.verdict for file in files if not file.unused}
+    # PTX in a file of its own is data, compiled when its program sees fit.
+    counted = [f for f in files if f.file.kind != "ptx" or scan.kind == "file"]
+    found = {file.verdict for file in counted if not file.unused}
     if Status.FAIL in statuses:
         return "cannot run"
     if Status.UNKNOWN in statuses:
@@ -159,6 +161,7 @@ def _first_break(
         compiled = with_torch.compiled(scan.files, env, owners)
         built = f"is compiled against torch {env.torch}: build it anew"
         then += [f"{name} {built}" for name in compiled]
+        then += with_torch.of_another_cuda(first, env)
         builds = [rebuild.line(f, rules.volta(), owners) for f in compiled.values()]
     change, commands = edges.fill(
         edge,
@@ -166,7 +169,7 @@ def _first_break(
             "pip": owners.pip,
             "seen": ", ".join(_seen(first, owners)),
             "pins": " ".join(seen.text for seen in first.evidence),
-            "remove": " ".join(_packages(first)) if scan.kind != "wheel" else "",
+            "remove": " ".join(with_torch.in_its_way(first)) if scan.kind != "wheel" else "",
             "with_torch": "".join(f" {name}" for name in (with_torch.pinned(env) if env else [])),
             "rebuild": "\n".join(dict.fromkeys(filter(None, builds))),
         },
@@ -185,12 +188,6 @@ def _seen(finding: Finding, owners: rebuild.Owners) -> list[str]:
     """Return what a finding is about, files by the package that they came with."""
     named = ((owners.of(seen.source), seen.text.split(" (")[0]) for seen in finding.evidence)
     return list(dict.fromkeys(f"{o.name} {o.version}" if o else text for o, text in named))
-
-
-def _packages(finding: Finding) -> list[str]:
-    """Return the packages among what a finding has seen."""
-    of_packages = (seen for seen in finding.evidence if seen.source.startswith("dist-info"))
-    return list(dict.fromkeys(seen.text.split()[0] for seen in of_packages))
 
 
 def _has_ptx(file: CodeFile) -> bool:

@@ -13,6 +13,7 @@ from volta_doctor.probe import CannotLook, Probe
 
 # pip takes neither what is installed nor what it built before
 _ANEW = "--force-reinstall --no-deps --no-cache-dir --no-build-isolation"
+_CODE = re.compile(r"\.(?:so|a|o|ptx|cubin|fatbin|dll|pyd)\b")
 _RECORD_BYTES = 1 << 26
 _CACHE = re.compile(r"(.*/torch_extensions/.+)/[^/]+$")
 
@@ -48,7 +49,7 @@ class Owners:
         return None
 
     def _read(self, site: str) -> dict[str, str]:
-        """Return which distribution each shared object of a directory came with."""
+        """Return which distribution each file with code in a directory came with."""
         owners: dict[str, str] = {}
         for info in self._probe.names(site):
             if not info.endswith(".dist-info"):
@@ -58,9 +59,9 @@ class Owners:
                     text = file.read(_RECORD_BYTES).decode(errors="replace")
             except CannotLook:
                 continue
-            for line in text.splitlines():
-                path = line.split(",", 1)[0].strip('"')
-                if ".so" in path:
+            for entry in text.splitlines():
+                path = entry.split(",", 1)[0].strip('"')
+                if _CODE.search(path):
                     owners[path] = info.split("-", 1)[0]
         return owners
 

@@ -16,9 +16,9 @@ Outcome = Literal["runs", "runs after JIT", "cannot run", "not known", "no devic
 class JudgedFile(msgspec.Struct, frozen=True, kw_only=True):
     """One file: whether the card runs its device code, why, and the line that builds it anew.
 
-    `card` names the card that does worst where there are several kinds. `unused` says why no such
-    card runs it; then it does not count. `lacks` are the architectures of --require that its
-    machine code is not for.
+    `card` names the card that does worst where there are several kinds. `unused` says why a card
+    that cannot run it need not; then it does not count. `lacks` are the architectures of --require
+    that its machine code is not for.
     """
 
     file: CodeFile

@@ -54,7 +54,8 @@ class _Page(NamedTuple):
     def target(self, target: TargetReport, report: ArchReport) -> Iterator[Text]:
         """Tell one target."""
         verdict = f"{target.verdict}{_SLOW * (target.verdict == 'runs after JIT')}"
-        for number, line in enumerate(self.lines(f"{verdict}: {target.target}", 2)):
+        process = "process " * (target.kind == "process")
+        for number, line in enumerate(self.lines(f"{verdict}: {process}{target.target}", 2)):
             line.stylize(_STYLES[target.verdict] if number == 0 else "bold")
             yield line
         if report.require:

@@ -8,11 +8,39 @@ from volta_doctor.arch.model import CodeFile
 from volta_doctor.catalog import compat
 from volta_doctor.facts.python_envs import PythonEnv
 from volta_doctor.facts.python_envs.distributions import Distribution
+from volta_doctor.findings import Finding
+
+# PyTorch releases it with torch's own number, for that torch alone; its metadata does not say so.
+_IN_STEP = ("torchaudio",)
 
 
 def pinned(env: PythonEnv) -> list[str]:
-    """Return the packages that refuse the torch of the catalogue; pip finds other versions."""
-    return sorted(d.name for d in env.distributions if d.name != "torch" and _refuses(d))
+    """Return what refuses the torch of the catalogue, as pip is to be asked for it."""
+    version = compat().torch_by_profile["v100"].version
+    others = [d for d in env.distributions if d.name != "torch"]
+    refusing = sorted(d.name for d in others if d.name not in _IN_STEP and _refuses(d))
+    return [*refusing, *(f"{d.name}=={version}" for d in others if d.name in _IN_STEP)]
+
+
+def in_its_way(finding: Finding) -> list[str]:
+    """Return NVIDIA's packages among those that a finding names: files of theirs would stay."""
+    return [name for name in _packages(finding) if _of_nvidia(name)]
+
+
+def of_another_cuda(finding: Finding, env: PythonEnv) -> list[str]:
+    """Return what else is built for the CUDA of that torch, a sentence each."""
+    settled = {name.split("==")[0] for name in ("torch", *pinned(env))}
+    others = [name for name in _packages(finding) if not _of_nvidia(name) and name not in settled]
+    return [f"{name} is built for CUDA 13: install its build for CUDA 12" for name in others]
+
+
+def _packages(finding: Finding) -> list[str]:
+    of_packages = (seen for seen in finding.evidence if seen.source.startswith("dist-info"))
+    return list(dict.fromkeys(seen.text.split()[0] for seen in of_packages))
+
+
+def _of_nvidia(name: str) -> bool:
+    return name.startswith("nvidia-") or canonicalize_name(name) in compat().cuda_13.names
 
 
 def compiled(files: list[CodeFile], env: PythonEnv, owners: rebuild.Owners) -> dict[str, CodeFile]:
@@ -20,7 +48,7 @@ def compiled(files: list[CodeFile], env: PythonEnv, owners: rebuild.Owners) -> d
 
     It was built for the torch that is there.
     """
-    settled = {canonicalize_name(name) for name in ("torch", *pinned(env))}
+    settled = {canonicalize_name(name.split("==")[0]) for name in ("torch", *pinned(env))}
     found: dict[str, CodeFile] = {}
     for file in filter(rebuild.needs_torch, files):
         owner = owners.of(file.path)

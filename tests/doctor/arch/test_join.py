@@ -186,3 +186,24 @@ def test_one_root_cause(made_host, files, name, how, check, verdict, edge, chang
     assert change in first["change"]
     assert all("exllama is compiled against torch 2.11.0" in text for text in first["then"])
     assert bool(first["then"]) == ("torch==2.10.0" in "".join(first["commands"]))
+
+
+def test_what_has_to_change_with_torch(made_host, files, package):
+    others = {
+        **package("torchaudio", "2.11.0"),
+        **package("torchvision", "0.26.0", "torch==2.11.0"),
+        **package("cupy-cuda13x", "14.2.0"),
+    }
+    host = made_host(files=files["torch for CUDA 13"] | others)
+    (target,) = host.report("/srv/venv")["targets"]
+    pip = "/srv/venv/bin/python -m pip"
+    assert target["first_break"]["commands"] == [
+        f"{pip} uninstall -y nvidia-cudnn-cu13 nvidia-nccl-cu13",
+        f"{pip} install torch==2.10.0 torchvision torchaudio==2.10.0",
+        f"TORCH_CUDA_ARCH_LIST=7.0 {pip} install --force-reinstall --no-deps --no-cache-dir"
+        " --no-build-isolation --no-binary exllama exllama==0.3.2",
+    ]
+    assert target["first_break"]["then"] == [
+        "exllama is compiled against torch 2.11.0+cu130: build it anew",
+        "cupy-cuda13x is built for CUDA 13: install its build for CUDA 12",
+    ]
