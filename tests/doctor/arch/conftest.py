@@ -127,6 +127,7 @@ def made_host(
             fake = replace(fake, nvml=fake.nvml | versions)
         env = fakegpu.host_environment(tmp_path, fake, library)
         kept = {"PATH": "/usr/bin:/bin", "HOME": "/root", "COLUMNS": "80"}
+        kept["VOLTA_ROOT"] = "/opt/volta"
         kept["PYTHONPATH"] = str(Path(volta_doctor.__file__).parents[1])
         names = ("LD_LIBRARY_PATH", "VOLTA_FAKE_NVML", "VOLTA_DOCTOR_SYSROOT")
         host = MadeHost(tmp_path / "root", kept | {name: env[name] for name in names})

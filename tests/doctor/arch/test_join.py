@@ -1,11 +1,35 @@
 """For each edge of the join a host that breaks it: exactly one root cause, the right one."""
 
+import json
+
 import pytest
+
+from volta_doctor.arch import edges
 
 SITE = "srv/venv/lib/python3.11/site-packages"
 VERSION = "proc/driver/nvidia/version"
 UNIT = "etc/systemd/system/vllm.service"
 SERVE = "[Service]\nExecStart=/srv/venv/bin/python -m vllm.entrypoints.openai.api_server --model m"
+
+RELEASE = {
+    "schema": 1,
+    "digest": f"sha256:{'ab' * 32}",
+    "profile": "v100",
+    "manager": "systemd",
+    "unit": "volta-serve.service",
+    "url": "http://127.0.0.1:8000",
+    "model": "m",
+    "model_dir": "/opt/volta/models/m",
+    "python": "3.11",
+    "created": "2026-11-30T09:00:00+00:00",
+}
+LOCK = f"""schema: 1
+profile: v100
+engine: embedded
+source: "sha256:{"ab" * 32}"
+version: "0.1.0"
+packages: []
+"""
 
 
 @pytest.fixture
@@ -18,6 +42,7 @@ def files(shared_object, package, elf_file):
         "open kernel module": {
             VERSION: "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  Release\n"
         },
+        "no module loaded": {VERSION: None, "proc/modules": ""},
         "a branch beyond Volta": {},
         "module and libraries differ": {},
         "driver too old for CUDA 12": {},
@@ -53,6 +78,12 @@ def files(shared_object, package, elf_file):
         "PTX that is too new": {
             f"{SITE}/fresh/f.abi3.so": shared_object([80], ptx=[70], isa="8.7")
         },
+        "a release without kernels": {
+            "opt/volta/current": "-> releases/0123456789ab",
+            "opt/volta/releases/0123456789ab/venv": "-> ../../../../srv/venv",
+            "opt/volta/releases/0123456789ab/release.json": json.dumps(RELEASE),
+            "opt/volta/releases/0123456789ab/stack.lock.yaml": LOCK,
+        },
         "an older NCCL than torch's": {
             **package("nvidia-nccl-cu12", "2.21.5"),
             f"{SITE}/nvidia_nccl_cu12-2.27.5.dist-info/METADATA": None,
@@ -69,6 +100,22 @@ HOSTS = [
     ("sound", {}, None, "runs", "", ""),
     ("open kernel module", {}, "driver-open-kmod", "cannot run", "driver x card", "without -open"),
     (
+        "no module loaded",
+        {"snapshot": "driver-loaded"},
+        "driver-loaded",
+        "cannot run",
+        "driver x card",
+        "load its module",
+    ),
+    (
+        "a release without kernels",
+        {},
+        "kernel-audit",
+        "cannot run",
+        "extension x card",
+        "Rebuild the release's kernels",
+    ),
+    (
         "a branch beyond Volta",
         {"driver": "590.48.01"},
         "driver-branch",
@@ -78,7 +125,7 @@ HOSTS = [
     ),
     (
         "module and libraries differ",
-        {"snapshot": "mismatch"},
+        {"snapshot": "driver-lib-match"},
         "driver-lib-match",
         "cannot run",
         "driver module x driver libraries",
@@ -166,6 +213,11 @@ HOSTS = [
         "attention backend",
     ),
 ]
+
+
+def test_every_edge_has_a_host():
+    assert {row.edge for row in edges.edges()} == {row[4] for row in HOSTS} - {""}
+    assert {row.check for row in edges.edges()} == {row[2] for row in HOSTS} - {None}
 
 
 @pytest.mark.parametrize(
