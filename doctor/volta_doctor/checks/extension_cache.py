@@ -78,7 +78,7 @@ def _of(cache: Cache, extension: Extension) -> list[Step]:
 
 def _owners(cache: Cache) -> str:
     """Say which servers use a cache, or an entry, of another user; empty where none does."""
-    for server, user in cache.users.items():
+    for server, user in ((u.server, u.account) for u in cache.users):
         if cache.owner and cache.owner != user:
             if user == "root":
                 return f"It belongs to {cache.owner}, who so decides what {server} runs as root."

@@ -119,7 +119,7 @@ def test_a_cache_inside_a_container(host, serving):
     found = {c.kind: c for c in ext_cache.collect(host(files=files)).caches}
     assert found["torch_extensions"].path == f"{root}/cache/torch_extensions/py312_cu128"
     assert found["tvm-ffi"].path == f"{root}/root/.cache/tvm-ffi"
-    assert (found["tvm-ffi"].owner, found["tvm-ffi"].users) == (None, {})
+    assert (found["tvm-ffi"].owner, found["tvm-ffi"].users) == (None, [])
 
 
 def test_every_kind_in_its_place(host, serving):
@@ -198,7 +198,10 @@ def test_owners(host, serving, monkeypatch):
 
     monkeypatch.setattr(type(probe), "stat", owned)
     (found,) = ext_cache.collect(probe).caches
-    assert (found.owner, found.users) == ("u", {"vllm.service": "u"})
+    assert (found.owner, [(u.server, u.account) for u in found.users]) == (
+        "u",
+        [("vllm.service", "u")],
+    )
     assert {e.name: e.owner for e in found.extensions} == {"own": None, "of_v": "v"}
 
 

@@ -14,14 +14,21 @@ from volta_doctor.facts.python_envs import SHELL, find_servers, root_of
 from volta_doctor.probe import CannotLook, Probe
 
 
+class CacheUser(msgspec.Struct, frozen=True, kw_only=True):
+    """A server that looks into a cache, and the account that it runs under."""
+
+    server: str
+    account: str
+
+
 class Cache(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A directory of what one tool compiled, for one Python, version or set of architectures.
 
     `kind` names the tool and `root` is the top of its cache, empty where that is `path`. `tag`
     names Python and CUDA (py311_cu128), `version` the tool's, `archs` what it was built for; they
     are told by names, or are not. `used_by` names the servers, or this shell, that would look
-    there, and `users` those servers' users, who should be its `owner`. `inode` identifies it, None
-    for a link.
+    there, and `users` tells those servers' accounts, which should be its `owner`. `inode`
+    identifies it, None for a link.
 
     `extensions` lists the entries of a ninja build. Of the other caches `count` says how many
     entries there are, `newest` when the last was made, in seconds since the epoch, and `kernels`
@@ -37,7 +44,7 @@ class Cache(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     archs: list[str] = []
     used_by: list[str] = []
     owner: str | None = None
-    users: dict[str, str] = {}
+    users: list[CacheUser] = []
     inode: int | None = None
     extensions: list[Extension]
     count: int = 0
@@ -124,12 +131,17 @@ def _roots(users: list[_User]) -> dict[tuple[str, str], _Root]:
 
 
 def _caches(probe: Probe, path: str, root: _Root, owners: dict[int, str]) -> Iterator[Cache]:
-    users = {u.name: u.account or "" for u in root.users if u.name != SHELL and not u.inside}
+    known_accounts = {*owners.values()}
+    users = [
+        CacheUser(server=user.name, account=user.account)
+        for user in root.users
+        if user.name != SHELL and not user.inside and user.account in known_accounts
+    ]
     known = Cache(
         path=path,
         kind=root.kind.name,
         used_by=[user.name for user in root.users],
-        users={name: account for name, account in users.items() if account in owners.values()},
+        users=users,
         extensions=[],
     )
     try:
