@@ -9,7 +9,7 @@ import msgspec
 
 from volta_doctor.arch import ar, build_info, cubin, lz4, pe
 from volta_doctor.arch.model import BuildInfo, CodeFile, Kind
-from volta_doctor.arch.streams import Deadline, TooLate, Window
+from volta_doctor.arch.streams import Deadline, Window
 from volta_doctor.facts import elf, fatbin
 from volta_doctor.facts.elf import NotRead, Readable, Section, read_at
 from volta_doctor.facts.fatbin import DeviceCode, Survey
@@ -21,6 +21,7 @@ _GPU_LIBRARY = re.compile(
     r"|nvtoolsext|nvjpeg|npp|nccl|torch_cuda|c10_cuda)[\w-]*\.(?:so|dll)",
     re.IGNORECASE,
 )
+_HEAD_BYTES = 8
 _PACKED_BYTES = 256
 _PTX_BYTES = 1 << 16
 _PTX_ISA = re.compile(rb"^\s*\.version\s+(\d+\.\d+)", re.MULTILINE)
@@ -38,71 +39,60 @@ def read(
     `path` is what to call it. `beside` opens the files that a thin archive names; without it they
     cannot be had. Raises TooLate and nothing else: what is wrong with a file is its `problem`.
     """
-    try:
-        head = read_at(file, 0, min(size, len(ar.MAGIC)))
-    except TooLate:
-        raise
-    except NotRead as reason:
-        yield CodeFile(path=path, kind="elf", size=size, problem=f"it {reason}")
-        return
-    if head in (ar.MAGIC, ar.THIN):
+    if _is_archive(file, size):
         yield from _read_archive(file, path, size, deadline, beside)
-    elif found := _read_one(file, path, size, head):
+    elif found := _read_one(file, path, size):
         yield found
+
+
+def _is_archive(file: Readable, size: int) -> bool:
+    try:
+        return read_at(file, 0, min(size, len(ar.MAGIC))) in (ar.MAGIC, ar.THIN)
+    except NotRead:
+        return False  # which is told where it is read
 
 
 def _read_archive(
     file: Readable, path: str, size: int, deadline: Deadline, beside: Beside | None
 ) -> Iterator[CodeFile]:
+    """Yield the members of interest; an archive in an archive is not followed."""
     try:
         for member in ar.members(file, size):
             deadline.check()
             name = f"{path}!{member.name}"
             if member.offset is not None:
-                content = Window(file, member.offset, member.size)
-                found = _read_member(content, name, member.size)
+                found = _read_one(Window(file, member.offset, member.size), name, member.size)
             elif beside is None:
                 found = _broken(name, "elf", 0, "lies outside of this archive")
             else:
                 try:
-                    with beside(member.name) as (content_beside, bytes_):
-                        found = _read_member(content_beside, name, bytes_)
+                    with beside(member.name) as (content, bytes_):
+                        found = _read_one(content, name, bytes_)
                 except CannotLook as reason:
                     found = CodeFile(path=name, kind="elf", size=0, problem=str(reason))
             if found:
                 yield found
-    except TooLate:
-        raise
     except NotRead as reason:
         yield _broken(path, "archive", size, str(reason))
 
 
-def _read_member(file: Readable, path: str, size: int) -> CodeFile | None:
-    """Read a member; an archive in an archive is not followed."""
+def _read_one(file: Readable, path: str, size: int) -> CodeFile | None:
+    kind: Kind = "elf"
     try:
-        head = read_at(file, 0, min(size, len(ar.MAGIC)))
-    except TooLate:
-        raise
+        head = read_at(file, 0, min(size, _HEAD_BYTES))
+        row = next((row for row in _FORMATS if head.startswith(row[0])), None)
+        if row is None and path.endswith(".ptx"):  # a text, known by its name
+            row = (b"", "ptx", _read_ptx)
+        if row is None:
+            return None
+        _, kind, look = row
+        found = look(file, path, size)
+    except elf.NotElf:
+        return None  # a program for another machine
     except NotRead as reason:
-        return _broken(path, "elf", size, str(reason))
-    return _read_one(file, path, size, head)
-
-
-def _read_one(file: Readable, path: str, size: int, head: bytes) -> CodeFile | None:
-    for magic, kind, look in _FORMATS:
-        if not (head.startswith(magic) if magic else path.endswith(".ptx")):
-            continue
-        try:
-            found = look(file, path, size)
-        except elf.NotElf:
-            return None  # a program for another machine
-        except TooLate:
-            raise
-        except NotRead as reason:
-            return _broken(path, kind, size, str(reason))
-        is_wanted = found and (found.code or found.problem or _asks_for_gpu(found.needs))
-        return found if is_wanted else None
-    return None
+        return _broken(path, kind, size, str(reason))
+    wanted = found and (found.code or found.problem or _asks_for_gpu(found.needs))
+    return found if wanted else None
 
 
 def _broken(path: str, kind: Kind, size: int, reason: str) -> CodeFile:
@@ -195,10 +185,8 @@ def _release(file: Readable, survey: Survey) -> str | None:
 
 
 _Look = Callable[[Readable, str, int], CodeFile | None]
-# What a file begins with; PTX is a text and known by its name.
 _FORMATS: tuple[tuple[bytes, Kind, _Look], ...] = (
     (b"\x7fELF", "elf", _read_elf),
     (fatbin.MAGIC, "fatbin", _read_fatbin),
     (pe.MAGIC, "pe", _read_pe),
-    (b"", "ptx", _read_ptx),
 )

@@ -17,8 +17,8 @@ _MARK_BYTES = 1 << 22
 _MARKS = 256  # of some 50 KiB each; the distance between them doubles when they are used up
 
 
-class TooLate(NotRead):
-    """The time for the whole target is over."""
+class TooLate(Exception):  # noqa: N818 - as NotRead, an answer; yet not about this one file
+    """The time for the whole target is over; the text completes "it ..."."""
 
 
 class Deadline:
@@ -76,6 +76,7 @@ class Inflated:
         self._marks = [_Mark(0, 0, zlib.decompressobj(-zlib.MAX_WBITS))]
         self._mark_bytes = _MARK_BYTES
         self._position = 0
+        self._problem = ""
         self._go_to(self._marks[0])
 
     def seek(self, offset: int, /) -> int:
@@ -85,6 +86,8 @@ class Inflated:
 
     def read(self, size: int, /) -> bytes:
         """Return as many bytes as there are, up to `size`. Raises NotRead."""
+        if self._problem:
+            raise NotRead(self._problem)
         pieces: list[bytes] = []
         end = min(self._position + size, self._size)
         while self._position < end:
@@ -120,11 +123,17 @@ class Inflated:
             try:
                 self._chunk = self._state.decompress(self._unused, _CHUNK_BYTES)
             except zlib.error as error:
-                raise NotRead(f"cannot be unpacked: {error}") from error
+                raise self._broken(f"cannot be unpacked: {error}") from error
             self._unused = self._state.unconsumed_tail
         if self._start + len(self._chunk) > self._size:
-            raise NotRead(f"unpacks to more than the {self._size} bytes that its archive declares")
+            told = f"the {self._size} bytes that its archive declares"
+            raise self._broken(f"unpacks to more than {told}")
         return bool(self._chunk)
+
+    def _broken(self, reason: str) -> NotRead:
+        """Remember why no more can be unpacked: all that follows would be from anywhere."""
+        self._problem = reason
+        return NotRead(reason)
 
     def _mark(self) -> None:
         if self._start < self._mark_bytes * len(self._marks) or self._state.eof:
