@@ -64,7 +64,8 @@ def nvcc(facts: Facts, row: Row) -> Iterable[Finding]:
 
 
 def _judge_nvcc(facts: Facts, row: Row, build: Build, tool: Tool) -> Finding:
-    seen = [Evidence(f"nvcc by {build.nvcc_by}", f"{tool.real}: release {tool.release}")]
+    known = f"release {tool.release}" if tool.release else tool.problem
+    seen = [Evidence(f"nvcc by {build.nvcc_by}", f"{tool.real}: {known}")]
     seen += [Evidence("run by it", f"{t.path}: release {t.release}") for t in build.beside]
     if tool.missing:
         text = (
@@ -162,9 +163,9 @@ def _best(facts: Facts, cuda: str | None = None) -> Compiler | None:
 def _other(facts: Facts) -> str:
     best = _best(facts)
     if best is None:
-        return " No other nvcc here does."
-    where = ", where PATH leads to no other CUDA's ptxas first" if best.apart else ""
-    return f" {best.path} ({best.release}) does{where}."
+        return " No other nvcc here makes it."
+    where = ", where its own ptxas comes first in PATH" if best.apart else ""
+    return f" {best.path} ({best.release}) makes sm_70 code{where}."
 
 
 def _take_another(facts: Facts, row: Row, build: Build) -> list[Step]:

@@ -117,6 +117,7 @@ def test_triton_s_ptxas(host, serving, tool):
         server(),
         server(name="b.service", env={"TRITON_PTXAS_PATH": "/usr/local/cuda/bin/ptxas"}),
         server(name="c.service", prefix="/opt/none"),
+        server(name="d.service", env={"TRITON_PTXAS_PATH": "/gone/ptxas"}),
     )
     files = ENV | {
         f"{SITE}/triton/backends/nvidia/bin/ptxas": tool("12.8"),
@@ -126,6 +127,7 @@ def test_triton_s_ptxas(host, serving, tool):
     assert [(item.name, item.tool.release, item.by) for item in found] == [
         ("vllm.service", "12.8", "Triton's own"),
         ("b.service", "13.0", "TRITON_PTXAS_PATH"),
+        ("d.service", "12.8", "Triton's own (there is no /gone/ptxas)"),
     ]
 
 

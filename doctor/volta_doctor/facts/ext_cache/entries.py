@@ -142,24 +142,36 @@ def _extension(probe: Probe, path: str, kind: Kind) -> Extension | None:
     )
 
 
-def _holder(probe: Probe, path: str, lock: os.stat_result) -> tuple[int | None, bool]:
-    """Return a process that has a lock open, and whether every process's files could be seen."""
+class _OpenLocks(NamedTuple):
+    """Processes by the locks that they have open; `all_seen` says that none could hide one."""
+
+    by_path: dict[str, int]
+    by_identity: dict[tuple[int, int], int]
+    all_seen: bool
+
+
+def _open_locks(probe: Probe) -> _OpenLocks:
     processes = probe.once(proc.table)
-    all_seen = bool(processes)
+    found = _OpenLocks({}, {}, bool(processes))
     for pid in processes:
         try:
-            files = [f"/proc/{pid}/fd/{name}" for name in probe.names(f"/proc/{pid}/fd")]
-            # In a container it has another path.
-            same = [f for f in files if (probe.link(f) or "").endswith("/lock")]
-            if any(probe.link(f) == path or _is(probe.stat(f), lock) for f in same):
-                return pid, all_seen
+            for name in probe.names(f"/proc/{pid}/fd"):
+                path = probe.link(f"/proc/{pid}/fd/{name}") or ""
+                if path.endswith("/lock"):
+                    found.by_path[path] = pid
+                    if status := probe.stat(f"/proc/{pid}/fd/{name}"):
+                        found.by_identity[status.st_dev, status.st_ino] = pid
         except CannotLook:
-            all_seen = False
-    return None, all_seen
+            found = found._replace(all_seen=False)
+    return found
 
 
-def _is(status: os.stat_result | None, other: os.stat_result) -> bool:
-    return status is not None and (status.st_dev, status.st_ino) == (other.st_dev, other.st_ino)
+def _holder(probe: Probe, path: str, lock: os.stat_result) -> tuple[int | None, bool]:
+    """Return a process that has a lock open, and whether none could hide it."""
+    found = probe.once(_open_locks)
+    # In a container it has another path.
+    pid = found.by_path.get(path) or found.by_identity.get((lock.st_dev, lock.st_ino))
+    return pid, found.all_seen
 
 
 def _kernel(probe: Probe, path: str) -> str | None:

@@ -208,6 +208,8 @@ def _tritons(probe: Probe, tools: Tools, builds: list[Build]) -> list[TritonPtxa
             path = container_root(env.prefix) + given if given else bundled
             if path and bundled:
                 by = "TRITON_PTXAS_PATH" if given else "Triton's own"
+                if not probe.exists(path):  # Triton goes on with its own (triton/knobs.py)
+                    path, by = bundled, f"Triton's own (there is no {path})"
                 tool = tools.read(path)
                 found.append(
                     TritonPtxas(name=build.name, env=env.prefix, tool=tool, by=by, unit=build.unit)
