@@ -92,17 +92,17 @@ def _reasons_unused(facts: Facts) -> dict[str, str]:
 
 
 def _findings(facts: Facts, host: Host, scan: Scan) -> list[Finding]:
-    """Run the checks of all edges, as far as their facts were looked for."""
+    """Run the checks of all edges, as far as their facts were looked for; none without Volta."""
+    if not any(card.is_volta for card in host.cards):
+        return []
     table = edges.edges()
     ids = dict.fromkeys(edge.check for edge in table if scan.kind not in edge.skip)
     rows = [checks()[check_id] for check_id in ids]
     rows = [row for row in rows if all(getattr(facts, name) != absent() for name in row.needs)]
     if not facts.python_envs.need().searches:
         rows = [row for row in rows if row.id != "libcuda-dup"]
-    volta = any(card.is_volta for card in host.cards)
     reason = ", ".join(card.name for card in host.cards)
-    profile = Profile(name="arch", gpu="volta" if volta else "nvidia", reason=reason)
-    return run_checks(facts, rows, profile)
+    return run_checks(facts, rows, Profile(name="arch", gpu="volta", reason=reason))
 
 
 def _verdict(files: list[JudgedFile], findings: list[Finding], host: Host, scan: Scan) -> Outcome:

@@ -50,6 +50,8 @@ class _Page(NamedTuple):
             yield from self.lines(text, 2)
         driver = report.driver or "not known, so not judged (--driver 580.95.05 names one)"
         yield from self.lines(f"driver: {driver}", 2)
+        if not any(card.is_volta for card in report.cards):
+            yield from self.lines("No Volta card: the files are judged, not what they run with.", 2)
 
     def target(self, target: TargetReport, report: ArchReport) -> Iterator[Text]:
         """Tell one target."""

@@ -144,6 +144,15 @@ def test_a_mixed_host_is_told_which_card(made_host, shared_object):
     assert target["verdict"] == "cannot run"
 
 
+def test_without_a_volta_card_the_files_alone_are_judged(made_host, shared_object):
+    host = made_host(driver="610.10", files={f"{SITE}/x/_X.abi3.so": shared_object([90])})
+    done = host.arch("--gpu", "h100", "/srv/venv")
+    assert done.returncode == 2
+    assert "No Volta card: the files are judged, not what they run with." in done.stdout
+    assert "site-packages/exllama/ext.cpython-311" in done.stdout
+    assert "TORCH_CUDA_ARCH_LIST=9.0 /srv/venv/bin/python -m pip install" in done.stdout
+
+
 def torch_wheel(path, version, sass, requires, shared_object):
     name = f"torch-{version}.dist-info"
     lines = "".join(f"Requires-Dist: {r}\n" for r in requires)
