@@ -66,10 +66,7 @@ class _Page(NamedTuple):
             yield from self.broken(target.first_break)
         yield from self.findings(target)
         yield from self.files(target)
-        for text in target.unread if self.verbose else target.unread[:_FEW]:
-            yield from self.lines(f"not looked at: {text}", 2, 4)
-        if target.unread[_FEW:] and not self.verbose:
-            yield from self.lines(f"and {len(target.unread) - _FEW} more (-v)", 2, 4)
+        yield from self.unread(target)
 
     def gate(self, target: TargetReport, require: list[str]) -> Iterator[Text]:
         """Tell which files lack what is required."""
@@ -108,6 +105,16 @@ class _Page(NamedTuple):
                 under = f", folded under {finding.folded_under}" if finding.folded_under else ""
                 label = f"{finding.status.value} {finding.id}{under}"
                 yield from self.lines(f"{label}: {finding.message}", 2, 4)
+
+    def unread(self, target: TargetReport) -> Iterator[Text]:
+        """Tell what was not looked at; in short where no finding has told."""
+        told = any(f.status.value == "unknown" and not f.folded_under for f in target.findings)
+        if told and not self.verbose:
+            return
+        for text in target.unread if self.verbose else target.unread[:_FEW]:
+            yield from self.lines(f"not looked at: {text}", 2, 4)
+        if target.unread[_FEW:] and not self.verbose:
+            yield from self.lines(f"and {len(target.unread) - _FEW} more (-v)", 2, 4)
 
     def files(self, target: TargetReport) -> Iterator[Text]:
         """Tell the counts, then the files that do not simply run."""

@@ -2,8 +2,13 @@
 
 import re
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
+
+if TYPE_CHECKING:
+    from volta_doctor.arch.model import Scan, Target
+    from volta_doctor.probe import Probe
 
 _SUFFIXES = r"\d{2,3}[af]?"
 
@@ -56,7 +61,7 @@ def arch(
     wanted = _required(require)
     if driver and not re.fullmatch(r"\d{3}(\.\d+){1,2}", driver):
         raise click.UsageError(f"--driver {driver}: a version is meant, such as 580.95.05")
-    from volta_doctor.arch import host, join, reader
+    from volta_doctor.arch import host, join
     from volta_doctor.cli.output import show, stdout
     from volta_doctor.probe import CannotLook, Probe
 
@@ -68,7 +73,7 @@ def arch(
     except ValueError as reason:
         raise click.UsageError(f"--gpu: {reason}") from reason
     try:
-        scans = [reader.scan(probe, _absolute(target)) for target in targets]
+        scans = [_scan(probe, target) for target in targets]
         report = join.report(probe, scans, host.look(probe, card, driver), wanted)
     except CannotLook as reason:
         raise click.ClickException(str(reason)) from reason
@@ -84,6 +89,28 @@ def arch(
     context.exit(report.exit_code)
 
 
-def _absolute(target: str) -> str:
-    is_pid = target.isdigit() and not Path(target).exists()
-    return target if is_pid else str(Path(target).absolute())
+def _scan(probe: "Probe", target: str) -> "Scan":
+    """Read a target; one that is there and cannot be read is all unread. Raises CannotLook."""
+    from volta_doctor.arch import reader
+    from volta_doctor.arch.model import Scan
+    from volta_doctor.probe import CannotLook
+
+    path = str(Path(target).absolute())
+    is_pid = target.isdigit() and not _is_there(probe, path)
+    try:
+        return reader.scan(probe, target if is_pid else path)
+    except CannotLook as reason:
+        if not _is_there(probe, f"/proc/{target}" if is_pid else path):
+            raise
+        kind: Target = "process" if is_pid else "file"
+        return Scan(target=target, kind=kind, files=[], looked_at=0, unread=[str(reason)])
+
+
+def _is_there(probe: "Probe", path: str) -> bool:
+    """Say whether there is such a path, or may be one where this user may not look."""
+    from volta_doctor.probe import CannotLook
+
+    try:
+        return probe.exists(path)
+    except CannotLook:
+        return True

@@ -1,6 +1,7 @@
 """`volta-doctor arch` as it is run: targets, cards, the gate, formats and wrong usage."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -104,6 +105,23 @@ def test_wrong_usage(arch, args, says):
     done = arch(*args)
     assert (done.returncode, done.stdout) == (64, "")
     assert says in done.stderr
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_what_may_not_be_read_is_not_known(repo, files):
+    (files / "volta.so").chmod(0o600)
+    command = [shutil.which("setpriv"), "--reuid", "65534", "--clear-groups", sys.executable]
+    targets = [str(files / "volta.so"), "1"]
+    done = subprocess.run(
+        [*command, "-m", "volta_doctor", "arch", "--gpu", "v100", *targets],
+        env={"PYTHONPATH": str(repo / "doctor"), "PATH": "/usr/bin:/bin", "COLUMNS": "200"},
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stderr) == (3, "")
+    assert "volta.so: Permission denied" in done.stdout
+    assert "not known: process 1" in done.stdout
 
 
 def test_one_bad_file_among_400(made_host, shared_object):
