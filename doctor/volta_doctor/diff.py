@@ -28,6 +28,7 @@ class Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     keys: dict[str, list[str]]
     names: dict[str, str]
     units: dict[str, tuple[int, str]]
+    per_gpu: set[str]
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -62,7 +63,10 @@ class Change(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Turn(msgspec.Struct, frozen=True, kw_only=True):
-    """One finding whose status is another now; None where there was, or is, none."""
+    """One finding whose status is another now; None where there was, or is, none.
+
+    `folded_under` is the root cause that explains a problem of now.
+    """
 
     kind: Literal["new", "worse", "better", "mended", "gone"]
     id: str
@@ -70,6 +74,7 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     old: str | None
     new: str | None
     message: str
+    folded_under: str | None = None
 
     @property
     def text(self) -> str:
@@ -124,6 +129,7 @@ def turns(old: Sequence[Finding], new: Sequence[Finding]) -> list[Turn]:
                     old=was.status.value if was else None,
                     new=now.status.value if now else None,
                     message=told.message if told else "",
+                    folded_under=now.folded_under if now else None,
                 )
             )
     order = {kind: n for n, kind in enumerate(("new", "worse", "better", "mended", "gone"))}
@@ -168,7 +174,7 @@ def _values(
             yield from _structs(section, where, old, new)
             return
     elif isinstance(old, list) and isinstance(new, list):
-        yield from _lists(section, where, old, new)
+        yield from _lists(section, where, old, new, field)
         return
     elif isinstance(old, dict) and isinstance(new, dict):
         yield from _keyed(section, where, old, new)
@@ -187,7 +193,9 @@ def _values(
     )
 
 
-def _lists(section: str, where: list[str], old: list[Any], new: list[Any]) -> Iterator[Change]:
+def _lists(
+    section: str, where: list[str], old: list[Any], new: list[Any], field: str
+) -> Iterator[Change]:
     items = [*old, *new]
     if all(isinstance(item, msgspec.Struct) for item in items):
         struct = type(items[0]).__name__
@@ -197,13 +205,28 @@ def _lists(section: str, where: list[str], old: list[Any], new: list[Any]) -> It
             for side in (old, new)
         )
         yield from _keyed(section, where[:-1], before, after)
-    elif all(isinstance(item, str) for item in items):
+    elif field not in table().per_gpu and all(isinstance(item, str) for item in items):
         for item in items:
             if (item in old) != (item in new):
                 kind: Literal["added", "removed"] = "added" if item in new else "removed"
                 yield Change(section=section, kind=kind, where=[*where, item])
+    elif field in table().per_gpu:
+        yield from _per_gpu(section, where, old, new)
     else:
         yield Change(section=section, kind="changed", where=where, old=old, new=new)
+
+
+def _per_gpu(section: str, where: list[str], old: list[Any], new: list[Any]) -> Iterator[Change]:
+    """Compare what is told of each GPU, or of each pair; what is not told has not changed."""
+    untold = (None, "?")
+    for gpu, (before, after) in enumerate(zip(old, new, strict=False)):
+        rows = isinstance(before, list) and isinstance(after, list)
+        pairs = list(zip(before, after, strict=False))[gpu + 1 :] if rows else [(before, after)]
+        for other, (was, now) in enumerate(pairs, gpu + 1):
+            if was != now and was not in untold and now not in untold:
+                of = f" of GPUs {gpu} and {other}" if rows else f" of GPU {gpu}"
+                words = [*where[:-1], where[-1] + of]
+                yield Change(section=section, kind="changed", where=words, old=was, new=now)
 
 
 def _keyed(
@@ -235,7 +258,9 @@ def _counters(section: str, where: list[str], old: Any, new: Any) -> Iterator[Ch
 def _keys(items: list[Any], struct: str) -> list[str]:
     """Return what tells the items apart: the fields of the table where they do, else the place."""
     fields = table().keys.get(struct, [])
-    keys = [" ".join(str(getattr(item, field)) for field in fields) for item in items]
+    known = [[getattr(item, field) for field in fields] for item in items]
+    # A lost GPU does not tell its UUID.
+    keys = [str(n) if None in key else " ".join(map(str, key)) for n, key in enumerate(known)]
     return keys if fields and len(set(keys)) == len(keys) else [str(n) for n in range(len(items))]
 
 
@@ -250,8 +275,10 @@ def _scaled(value: Any, scale: int) -> Any:
 
 
 def _more(value: Any) -> str:
-    version = value.get("version") if isinstance(value, dict) else None
-    return f" ({version})" if version else ""
+    told = value if isinstance(value, dict) else {}
+    if refused := told.get("handle_error"):
+        return f", but cannot be opened: {_shown(refused)}"
+    return f" ({told['version']})" if told.get("version") else ""
 
 
 def _shown(value: Any, unit: str = "") -> str:

@@ -136,6 +136,20 @@ def test_a_lost_gpu_is_one_line(snapshot_with):
     assert [c.kind for c in changes(less, whole)] == ["added"]
 
 
+def test_a_gpu_that_cannot_be_opened_is_told_by_its_number_and_why(said):
+    lost = {"index": 1, "handle_error": {"error": 15, "text": "GPU is lost"}}
+    texts = said({"nvml": {"gpus": {1: {"uuid": None, **lost}}}})
+    assert "nvml: GPU 1: added, but cannot be opened: error 15 (GPU is lost)" in texts
+
+
+def test_links_are_told_by_pairs_once_and_only_where_both_are_known(said):
+    matrix = {"links": [["X", "NV2"], ["NV2", "X"]], "p2p": [["X", "?"], ["?", "X"]]}
+    assert said({"topo": matrix | {"cpus": ["0-7", None]}}) == [
+        "topo: links of GPUs 0 and 1 NV6 -> NV2",
+        "topo: cpus of GPU 0 0-19,40-59 -> 0-7",
+    ]
+
+
 def test_a_section_that_one_side_never_had_is_no_change(snapshot_with):
     facts = snapshot_with({}).facts
     assert changes(Facts(host=facts.host), facts) == []
@@ -170,7 +184,7 @@ def test_the_table_names_what_there_is(fact_fields):
     table = diff.table()
     keys = {f"{struct}.{field}" for struct, fields in table.keys.items() for field in fields}
     units = {name for name in table.units if "." in name}
-    named = table.noise | table.counters | set(table.names) | keys | units
+    named = table.noise | table.counters | table.per_gpu | set(table.names) | keys | units
     assert not named - known
 
 
@@ -193,6 +207,12 @@ def test_the_command(doctor, tmp_path, snapshot_with):
     assert {c["section"] for c in told["changes"]} == {"host", "nvml"}
     same = doctor("diff", str(old), str(old), *select)
     assert "Nothing changed." in same.stdout
+    gone = tmp_path / "gone.json"
+    gone.write_bytes(encode(snapshot_with({"nvml": {"init_error": {"error": 9, "text": "x"}}})))
+    without = doctor("diff", str(old), str(gone), "--select", "driver-loaded,ecc-mode,persistence")
+    assert "  driver-loaded: ok -> fail:" in without.stdout
+    assert "  and 2 more, explained by driver-loaded\n" in without.stdout
+    assert "\n  ecc-mode" not in without.stdout
     assert doctor("diff", str(old), "/dev/null").returncode == 64
     assert doctor("diff", "-", "-").returncode == 64
 

@@ -56,8 +56,12 @@ def _text(before: "Look", after: "Look", facts: "list[Change]", turns: "list[Tur
         lines += ["", f"{section}:"]
         lines += [f"  {change.text}" for change in facts if change.section == section]
     for kind in dict.fromkeys(turn.kind for turn in turns):
+        of_kind = [turn for turn in turns if turn.kind == kind]
         lines += ["", f"findings, {kind}:"]
-        lines += [f"  {turn.text}" for turn in turns if turn.kind == kind]
+        lines += [f"  {turn.text}" for turn in of_kind if not turn.folded_under]
+        for cause in dict.fromkeys(turn.folded_under for turn in of_kind if turn.folded_under):
+            count = sum(turn.folded_under == cause for turn in of_kind)
+            lines.append(f"  and {count} more, explained by {cause}")
     if not facts and not turns:
         lines += ["", "Nothing changed."]
     was, now = before.report.summary.verdict, after.report.summary.verdict
