@@ -3,6 +3,7 @@
 import shlex
 import textwrap
 from collections.abc import Sequence
+from itertools import groupby
 
 import msgspec
 
@@ -99,24 +100,34 @@ def wrapped(words: str, width: int, first: str = "", further: str = "") -> list[
 def text(fixes: Sequence[Fix], facts: Facts, width: int) -> str:
     """Return the plan as a person reads it: what, why, at what risk, how, and how back.
 
-    Prose is wrapped to `width`, commands and files are not.
+    Prose is wrapped to `width`, commands and files are not. What differs in its subjects and steps
+    alone is told together.
     """
     lines: list[str] = []
 
     def say(words: str) -> None:
         lines.extend(wrapped(words, width, "   ", "     "))
 
-    for number, fix in enumerate(fixes, 1):
-        lines.append(f"{number}. {fix.status.value.upper()} {fix.id}")
-        for message in dict.fromkeys(fix.found.values()):
-            subjects = [s for s, m in fix.found.items() if m == message and s != HOST]
+    def alike(numbered: tuple[int, Fix]) -> tuple[str, ...]:
+        fix = numbered[1]
+        return fix.id, fix.status, fix.remedy.fix, fix.remedy.risk, fix.for_you
+
+    for _, group in groupby(enumerate(fixes, 1), alike):
+        numbers, same = zip(*group, strict=True)
+        first, steps = same[0], [step for fix in same for step in fix.remedy.steps]
+        number = f"{numbers[0]}-{numbers[-1]}" if numbers[1:] else f"{numbers[0]}"
+        lines.append(f"{number}. {first.status.value.upper()} {first.id}")
+        found = [(name, message) for fix in same for name, message in fix.found.items()]
+        for message in dict.fromkeys(message for _, message in found):
+            subjects = [name for name, of_it in found if of_it == message and name != HOST]
             say(f"{', '.join(subjects)}: {message}" if subjects else message)
-        say(f"fix: {fix.remedy.fix}")
-        whose = f"for you: {fix.for_you}" if fix.for_you else "fix --apply does it"
-        say(f"risk: {fix.remedy.risk}; {whose}")
-        if fix.stops and not fix.for_you and (running := servers(facts, fix)):
-            say(f"running now: {', '.join(running)}")
-        for step in fix.remedy.steps:
+        say(f"fix: {first.remedy.fix}")
+        whose = f"for you: {first.for_you}" if first.for_you else "fix --apply does it"
+        say(f"risk: {first.remedy.risk}; {whose}")
+        stopped = [name for fix in same if fix.stops for name in servers(facts, fix)]
+        if stopped and not first.for_you:
+            say(f"running now: {', '.join(dict.fromkeys(stopped))}")
+        for step in steps:
             lines += [f"     {line}" for line in _step_lines(step)]
         lines.append("")
     return "\n".join(lines)

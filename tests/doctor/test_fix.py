@@ -134,6 +134,19 @@ def test_a_fix_of_one_server_warns_of_no_other(snapshot_with, subject, told):
     assert text(plan([found]), facts, 200).count("running now: b.service (pid 7)") == told
 
 
+def test_one_remedy_for_several_gpus_is_told_once_with_all_its_steps(snapshot_with):
+    cards = [
+        structs.replace(
+            risky("reconfigure", sh(f"set {n}"), check_id="ecc-mode"), subject=f"GPU-{n}"
+        )
+        for n in range(3)
+    ]
+    said = text(plan([risky("reboot"), *cards]), snapshot_with({}).facts, 200)
+    assert said.count("fix: ") == 2
+    assert "2-4. WARN ecc-mode\n   GPU-0, GPU-1, GPU-2: It is bad.\n" in said
+    assert [f"$ sh -c 'set {n}'" in said for n in range(3)] == [True] * 3
+
+
 def test_a_file_is_written_and_put_back(apply, journal, tmp_path):
     old, new = tmp_path / "old.conf", tmp_path / "a/b/new.conf"
     old.write_text("before")
