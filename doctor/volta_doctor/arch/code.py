@@ -2,6 +2,7 @@
 
 import io
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 
@@ -10,10 +11,12 @@ import msgspec
 from volta_doctor.arch import ar, build_info, cubin, lz4, pe
 from volta_doctor.arch.model import BuildInfo, CodeFile, Kind
 from volta_doctor.arch.streams import Deadline, Window
+from volta_doctor.catalog import compat
 from volta_doctor.facts import elf, fatbin
 from volta_doctor.facts.elf import NotRead, Readable, Section, read_at
 from volta_doctor.facts.fatbin import DeviceCode, Survey
 from volta_doctor.probe import CannotLook
+from volta_doctor.words import numbers
 
 # The libraries of CUDA, and those of torch that need them: libcudart.so.12, cublas64_12.dll
 _GPU_LIBRARY = re.compile(
@@ -40,7 +43,8 @@ def read(
     cannot be had. Raises TooLate and nothing else: what is wrong with a file is its `problem`.
     """
     if _is_archive(file, size):
-        yield from _read_archive(file, path, size, deadline, beside)
+        members = _read_archive(file, path, size, deadline, beside)
+        yield from _as_one(members, path, size) if compat().is_nvidias(path) else members
     elif found := _read_one(file, path, size):
         yield found
 
@@ -74,6 +78,27 @@ def _read_archive(
                 yield found
     except NotRead as reason:
         yield _broken(path, "archive", size, str(reason))
+
+
+def _as_one(found: Iterator[CodeFile], path: str, size: int) -> Iterator[CodeFile]:
+    """Join the members of an archive of NVIDIA's, which has one for each kernel and card."""
+    sass, ptx, members = Counter[str](), Counter[str](), list(found)
+    for member in members:
+        sass.update(member.code.sass)
+        ptx.update(member.code.ptx)
+    isa = [member.ptx_isa for member in members]
+    problem = next((f"{m.path}: {m.problem}" for m in members if m.problem), "")
+    if not members:
+        return
+    yield CodeFile(
+        path=path,
+        kind="archive",
+        size=size,
+        code=fatbin.code_of(sass, ptx, problem),
+        ptx_isa={arch: max((i[arch] for i in isa if arch in i), key=numbers) for arch in ptx},
+        build=BuildInfo(nvcc=next((m.build.nvcc for m in members if m.build.nvcc), None)),
+        problem=problem,
+    )
 
 
 def _read_one(file: Readable, path: str, size: int) -> CodeFile | None:

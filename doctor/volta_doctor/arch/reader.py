@@ -4,14 +4,15 @@ import os
 import posixpath
 from collections.abc import Iterator
 from contextlib import contextmanager
-from stat import S_ISDIR
+from errno import ELOOP, ENOENT, ENOTDIR
+from stat import S_ISDIR, S_ISREG
 from typing import BinaryIO
 
 from volta_doctor.arch import code, process, wheel
 from volta_doctor.arch.model import CodeFile, Scan, Target
 from volta_doctor.arch.streams import Deadline, TooLate
 from volta_doctor.facts.elf import NotRead, Readable
-from volta_doctor.probe import CannotLook, Probe
+from volta_doctor.probe import CannotLook, NotHere, Probe
 from volta_doctor.words import several
 
 LIMIT_S = 120.0  # for one target; a wheel of 900 MB takes a tenth of that
@@ -28,21 +29,23 @@ _TEXTS = (
 )
 _WITHOUT_CODE = ("__pycache__", ".git")
 _NO_FILES = ("/proc", "/sys", "/dev")
+_NOT_THERE = (ENOENT, ENOTDIR, ELOOP)
 
 
 def scan(probe: Probe, target: str, limit: float = LIMIT_S) -> Scan:
     """Read a target: a path, or the id of a process where there is no such path.
 
-    What cannot be read, or not within `limit` seconds, is said in the result. Raises CannotLook
-    where there is no such target.
+    What cannot be read, or not within `limit` seconds, is said in the result. Raises NotHere where
+    there is no such target.
     """
     look = _Look(probe, target, limit)
     try:
         probe.within(limit + _GRACE_S, look.run)
+    except NotHere:
+        raise
     except CannotLook as reason:
-        if look.has_ended:
-            raise
-        look.unread.append(f"{look.current}, and what follows: {reason}")
+        late = f"{look.current}, and what follows: " * (not look.has_ended)
+        look.unread.append(f"{late}{reason}")
     return look.result()
 
 
@@ -59,6 +62,8 @@ class _Look:
         self.has_ended = False
         self._looked_at = 0
         self._seen: set[tuple[int, int]] = set()
+        # Reading may act there: what /proc/kmsg has told, it forgets.
+        self._kernels_own = self._devices("/proc", "/sys") - self._devices("/")
 
     def run(self) -> None:
         try:
@@ -82,11 +87,13 @@ class _Look:
 
     def _run(self) -> None:
         status = self.probe.stat(self.path)
-        if status is None and self.target.isdigit():
+        if status is None and process.is_pid(self.target):
             self.kind = "process"
             self._read_process(int(self.target))
         elif status is None:
-            raise CannotLook(f"{self.target}: No such file or directory")
+            raise NotHere(f"{self.target}: No such file or directory")
+        elif status.st_dev in self._kernels_own:
+            raise CannotLook(f"{self.target}: no program lies there (a process is named by its id)")
         elif S_ISDIR(status.st_mode):
             names = self.probe.names(self.path)
             is_env = "pyvenv.cfg" in names or "conda-meta" in names
@@ -97,7 +104,7 @@ class _Look:
                 self._read_target(file, status.st_size)
 
     def _read_target(self, file: BinaryIO, size: int) -> None:
-        if _head(file) in wheel.MAGIC:
+        if _head(file) in wheel.MAGIC or self.path.endswith(".whl"):
             self.kind = "wheel"
             self._read_wheel(file, self.target)
             return
@@ -108,7 +115,7 @@ class _Look:
         for directory, names in self.probe.walk(self.path, skip, self.unread.append):
             shown = self.target.rstrip("/") + directory.removeprefix(self.path.rstrip("/"))
             for name in sorted(names):
-                if not name.endswith(_TEXTS):
+                if not name.endswith(_TEXTS) and self._is_file(f"{directory}/{name}"):
                     self._read_file(f"{directory}/{name}", f"{shown}/{name}")
 
     def _read_process(self, pid: int) -> None:
@@ -120,6 +127,13 @@ class _Look:
         for path in found.files:
             self._read_file(f"/proc/{pid}/root{path}", path)
 
+    def _is_file(self, path: str) -> bool:
+        """Say whether there may be a file: no pipe or socket, no link that leads nowhere."""
+        try:
+            return S_ISREG(self.probe.path(path).stat().st_mode)
+        except OSError as error:
+            return error.errno not in _NOT_THERE
+
     def _read_file(self, path: str, shown: str) -> None:
         self.current = shown
         self.deadline.check()
@@ -127,12 +141,12 @@ class _Look:
             with self.probe.open(path) as file:
                 status = os.fstat(file.fileno())
                 identity = (status.st_dev, status.st_ino)
-                if identity in self._seen:
+                if identity in self._seen or status.st_dev in self._kernels_own:
                     return
                 self._seen.add(identity)
                 if not shown.endswith(_ARCHIVES):
                     self._read_code(file, path, shown, status.st_size)
-                elif shown.endswith(".whl") and _head(file) in wheel.MAGIC:
+                elif shown.endswith(".whl"):
                     self._read_wheel(file, shown)
         except CannotLook as reason:
             self.unread.append(str(reason).replace(path, shown))
@@ -158,6 +172,9 @@ class _Look:
                 self._take(code.read(member.content, self.current, member.size, self.deadline))
         except NotRead as reason:
             self.unread.append(f"{shown}: it {reason}")
+
+    def _devices(self, *paths: str) -> set[int]:
+        return {status.st_dev for status in map(self.probe.stat, paths) if status}
 
     def _take(self, found: Iterator[CodeFile]) -> None:
         for file in found:

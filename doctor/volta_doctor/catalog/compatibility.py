@@ -124,6 +124,13 @@ class Cuda13(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     source: str
 
 
+class NvidiaLibraries(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Globs for NVIDIA's own libraries, up to the first dot of their names."""
+
+    source: str
+    names: list[str]
+
+
 class OtherGpus(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """An extension without sm_70 code that a Volta card never runs.
 
@@ -170,6 +177,7 @@ class Compat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     torch_by_profile: dict[str, TorchPin]
     cudnn: Cudnn
     cuda_13: Cuda13
+    nvidia_libraries: NvidiaLibraries
     other_gpus: list[OtherGpus]
     engines: dict[str, Engine]
 
@@ -180,6 +188,13 @@ class Compat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         tag = f"cu{cuda.replace('.', '')}"
         rows = (row for row in self.torch_builds if tag in row.cuda)
         return next((row for row in rows if SpecifierSet(row.versions).contains(version)), None)
+
+    def is_nvidias(self, path: str) -> bool:
+        """Say whether a file, or the archive that it is a member of, is a library of NVIDIA's."""
+        from fnmatch import fnmatchcase
+
+        stem = path.partition(".a!")[0].rsplit("/", 1)[-1].split(".", 1)[0]
+        return any(fnmatchcase(stem, glob) for glob in self.nvidia_libraries.names)
 
     def reads_ptx(self, isa: str) -> CudaRelease | None:
         """Return the first release that reads a PTX ISA version (8.7), None for one not known.

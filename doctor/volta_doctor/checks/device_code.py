@@ -9,6 +9,7 @@ from volta_doctor.arch import rules
 from volta_doctor.catalog import Row, compat
 from volta_doctor.checks.environments import nothing, torch_tag, volta_arch
 from volta_doctor.checks.registry import check
+from volta_doctor.facts.fatbin import number
 from volta_doctor.facts.model import Facts
 from volta_doctor.facts.python_envs import RELEASE, PythonEnv
 from volta_doctor.facts.so_archs import SharedObject, interpreter_tag
@@ -107,8 +108,11 @@ def unused(item: SharedObject, envs: list[PythonEnv]) -> str:
     cache = re.search(r"/(py\d+t?_(?:cu\d+|cpu))$", item.env)
     if cache and cache[1] not in map(torch_tag, envs) and not any(env.problem for env in envs):
         return f"no environment here is {cache[1]}"
+    archs = [*item.code.sass, *item.code.ptx]
+    if compat().is_nvidias(item.path) and all(number(arch) < int(volta_arch()) for arch in archs):
+        return "NVIDIA's own, without a kernel: the empty stub of nvcc's default architecture"
     for other in compat().other_gpus:
-        if fnmatchcase(item.path, f"*/{other.file}"):
+        if fnmatchcase(item.path, f"*[/!]{other.file}"):
             return other.source
     for_cuda = re.search(r"_cuda(\d{2,3})\.so$", item.path)  # bitsandbytes has one for each CUDA
     if for_cuda and env and env.torch_cuda and for_cuda[1] != env.torch_cuda.replace(".", ""):

@@ -1,5 +1,6 @@
 """`volta-doctor arch`: will this code run on this card?"""
 
+import os
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -7,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from volta_doctor.arch.model import Scan, Target
+    from volta_doctor.arch.model import Scan
     from volta_doctor.probe import Probe
 
 _SUFFIXES = r"\d{2,3}[af]?"
@@ -59,7 +60,9 @@ def arch(
     count, with none a V100.
     """
     wanted = _required(require)
-    if driver and not re.fullmatch(r"\d{3}(\.\d+){1,2}", driver):
+    if "" in targets:
+        raise click.UsageError("a target is empty: a variable that is not set?")
+    if driver is not None and not re.fullmatch(r"\d{3}(\.\d+){1,2}", driver):
         raise click.UsageError(f"--driver {driver}: a version is meant, such as 580.95.05")
     from volta_doctor.arch import host, join
     from volta_doctor.cli.output import show, stdout
@@ -68,8 +71,9 @@ def arch(
     probe = Probe()
     try:
         # A gate asks what is in files, whatever cards this machine has.
-        name = gpu or next((f"sm_{arch.rstrip('af')}" for arch in wanted), None)
-        card = host.card_named(name, "by --gpu" if gpu else "by --require") if name else None
+        name = f"sm_{wanted[0].rstrip('af')}" if wanted and gpu is None else gpu
+        known_by = "by --require" if gpu is None else "by --gpu"
+        card = None if name is None else host.card_named(name, known_by)
     except ValueError as reason:
         raise click.UsageError(f"--gpu: {reason}") from reason
     try:
@@ -90,27 +94,9 @@ def arch(
 
 
 def _scan(probe: "Probe", target: str) -> "Scan":
-    """Read a target; one that is there and cannot be read is all unread. Raises CannotLook."""
-    from volta_doctor.arch import reader
-    from volta_doctor.arch.model import Scan
-    from volta_doctor.probe import CannotLook
+    """Read a target, digits being a path before they are a process. Raises CannotLook."""
+    from volta_doctor.arch import process, reader
 
     path = str(Path(target).absolute())
-    is_pid = target.isdigit() and not _is_there(probe, path)
-    try:
-        return reader.scan(probe, target if is_pid else path)
-    except CannotLook as reason:
-        if not _is_there(probe, f"/proc/{target}" if is_pid else path):
-            raise
-        kind: Target = "process" if is_pid else "file"
-        return Scan(target=target, kind=kind, files=[], looked_at=0, unread=[str(reason)])
-
-
-def _is_there(probe: "Probe", path: str) -> bool:
-    """Say whether there is such a path, or may be one where this user may not look."""
-    from volta_doctor.probe import CannotLook
-
-    try:
-        return probe.exists(path)
-    except CannotLook:
-        return True
+    is_process = process.is_pid(target) and not os.path.lexists(probe.path(path))
+    return reader.scan(probe, target if is_process else path)

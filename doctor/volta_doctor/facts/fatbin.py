@@ -95,8 +95,13 @@ def survey(file: Readable, found: list[Section]) -> Survey:
         problem = str(reason)
     if unknown and not problem:
         problem = f"has device code of a kind that is not known here ({min(unknown)})"
-    code = DeviceCode(sass=_sorted(sass), ptx=_sorted(ptx), problem=problem)
+    code = code_of(sass, ptx, problem)
     return Survey(code, {arch: f"{isa[arch][0]}.{isa[arch][1]}" for arch in code.ptx}, first)
+
+
+def code_of(sass: dict[str, int], ptx: dict[str, int], problem: str) -> DeviceCode:
+    """Return what was counted by architecture, in their order."""
+    return DeviceCode(sass=_sorted(sass), ptx=_sorted(ptx), problem=problem)
 
 
 def number(arch: str) -> int:

@@ -183,6 +183,20 @@ def test_static_archives(data, system, rows):
     assert all(file.code == DeviceCode(sass={"70": 1}) and not file.problem for file in found)
 
 
+def test_an_archive_of_nvidias_counts_as_one(data, fat_binary, elf_file):
+    newer = elf_file({".nv_fatbin": fat_binary((2, 80), (1, 80))})
+    cubin = (data / "device_code/cuda-11.8-sm_70.cubin").read_bytes()
+    archive = ar.MAGIC + member("a.o/", newer) + member("b.o/", cubin) + member("c.o/", newer)
+    found = read_one(archive, "/cuda/lib64/libcublas_static.a")
+    assert (found.path, found.kind) == ("/cuda/lib64/libcublas_static.a", "archive")
+    assert (found.code.sass, found.code.ptx) == ({"70": 1, "80": 2}, {"80": 2})
+    assert (found.ptx_isa.keys(), found.build.nvcc) == ({"80"}, "11.8")
+    assert len(read(archive, "libcublas_of_ours.a")) == 1  # by its glob
+    assert len(read(archive, "libours.a")) == 3
+    cut = read(archive[:-200], "libcublas_static.a")
+    assert cut[0].problem.startswith("libcublas_static.a: it is cut short")
+
+
 def test_an_archive_cut_short_keeps_what_it_has(data):
     content = (data / "device_code/cuda-11.8-sm_70.cubin").read_bytes()
     archive = ar.MAGIC + member("a.cubin/", content) + member("b.cubin/", content)

@@ -16,7 +16,7 @@ from volta_doctor.arch.reader import scan
 from volta_doctor.arch.streams import Deadline
 from volta_doctor.facts import fatbin
 from volta_doctor.facts.elf import NotRead
-from volta_doctor.probe import CannotLook, Probe
+from volta_doctor.probe import Probe
 
 fuzz = settings(
     max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
@@ -216,7 +216,7 @@ def test_more_files_than_fit(tmp_path, data, monkeypatch):
         (tmp_path / f"{number}.cubin").write_bytes(
             (data / "device_code/cuda-11.8-sm_70.cubin").read_bytes()
         )
-        (tmp_path / f"{number}.so").symlink_to("nowhere")
+        (tmp_path / f"{number}.whl").write_bytes(b"PK")
     found = scan(Probe(), str(tmp_path))
     assert len(found.files) == 2
     assert found.unread[-1].endswith("1 more file could not be read")
@@ -239,5 +239,4 @@ def test_it_is_not_deflated(tmp_path):
 
 
 def test_devices_are_never_opened():
-    with pytest.raises(CannotLook, match="/dev/null: not a file"):
-        scan(Probe(), "/dev/null")
+    assert scan(Probe(), "/dev/null").unread == ["/dev/null: not a file"]
