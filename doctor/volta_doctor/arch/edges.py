@@ -3,12 +3,16 @@
 from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
+from typing import Literal
 
 import msgspec
 
 from volta_doctor.arch.model import Target
 from volta_doctor.catalog import compat
 from volta_doctor.findings import SEVERITY, Finding, Status
+
+# What may be true of all files that cannot run
+Trait = Literal["", "newer driver", "nvidia"]
 
 BROKEN = (Status.FAIL, Status.WARN)
 
@@ -21,7 +25,7 @@ class Edge(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     change: str
     command: str = ""
     hiding: str = ""
-    ptx: bool = False
+    where: Trait = ""
     mends: list[str] = []
     skip: list[Target] = []
 
@@ -34,14 +38,11 @@ def edges() -> list[Edge]:
     return msgspec.yaml.decode((files(__package__) / "edges.yaml").read_bytes(), type=list[Edge])
 
 
-def edge_of(finding: Finding, newer_driver: bool) -> Edge:
-    """Return the edge that a finding is about.
-
-    `newer_driver` says that one would compile the PTX of all files that cannot run.
-    """
+def edge_of(finding: Finding, traits: set[Trait]) -> Edge:
+    """Return the edge that a finding is about."""
     rows = [row for row in edges() if row.check == finding.id]
     fitting = (row for row in rows if row.hiding in ("", *finding.hides))
-    return next(row for row in fitting if newer_driver or not row.ptx)
+    return next(row for row in fitting if row.where in {"", *traits})
 
 
 def in_order(findings: list[Finding]) -> list[Finding]:

@@ -56,3 +56,7 @@ class Scan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     files: list[CodeFile]
     looked_at: int
     unread: list[str] = []
+
+    def is_loose(self, file: CodeFile) -> bool:
+        """Say whether it is a kernel in a file of its own, beside others: its program picks one."""
+        return self.kind != "file" and file.kind in ("cubin", "fatbin", "ptx")

@@ -1,6 +1,7 @@
 """How to build a file anew, with machine code for a card."""
 
 import re
+import shlex
 
 from packaging.utils import canonicalize_name
 
@@ -32,14 +33,15 @@ class Owners:
         """The pip of the environment."""
         if self._env is None or self._env.kind == "wheel":
             return "pip"
-        return f"{self._env.prefix}/bin/python -m pip"
+        return f"{shlex.quote(f'{self._env.prefix}/bin/python')} -m pip"
 
     def of(self, path: str) -> Distribution | None:
         """Return the owner of a file, None where none tells."""
         if self._env is None:
             return None
         if self._env.kind == "wheel":
-            return self._env.distributions[0] if self._env.distributions else None
+            own = self._env.distributions[0]
+            return own if own.name and own.version else None
         for site in self._env.sites:
             if path.startswith(f"{site}/"):
                 if site not in self._found:
@@ -66,28 +68,42 @@ class Owners:
         return owners
 
 
+def is_nvidias(file: CodeFile, owners: Owners) -> bool:
+    """Say whether NVIDIA alone can build a file."""
+    owner = owners.of(file.path)
+    own = owner is not None and canonicalize_name(owner.name).startswith("nvidia-")
+    return own or compat().is_nvidias(file.path)
+
+
 def needs_torch(file: CodeFile) -> bool:
     """Say whether a file is an extension of torch."""
     return any(re.match(r"lib(?:torch|c10)", name) for name in file.needs)
 
 
 def line(file: CodeFile, card: Card, owners: Owners) -> str:
-    """Return the line that builds a file anew, empty for what NVIDIA or PyTorch builds."""
+    """Return the line that builds a file anew, empty where there is none, as for NVIDIA's own."""
     owner = owners.of(file.path)
     own = canonicalize_name(owner.name) if owner else ""
     if own == "torch":
         pin = compat().torch_by_profile["v100"].version
         return f"{owners.pip} install torch=={pin}" if card.is_volta else ""
-    if own.startswith("nvidia-"):
+    if is_nvidias(file, owners):
         return ""
     torch_list = f"TORCH_CUDA_ARCH_LIST={card.capability}"
     cmake = f"-DCMAKE_CUDA_ARCHITECTURES={card.arch}"
     if owner:
         setting = torch_list if needs_torch(file) else f"CMAKE_ARGS={cmake}"
-        return f"{setting} {owners.pip} install {_ANEW} --no-binary {own} {own}=={owner.version}"
+        # A source on PyPI has the version without what a build adds to it: 0.3.2+cu128.
+        name, version = shlex.quote(own), shlex.quote(owner.version.split("+")[0])
+        return f"{setting} {owners.pip} install {_ANEW} --no-binary {name} {name}=={version}"
     if cache := _CACHE.match(file.path):
-        return f"mv {cache[1]} {cache[1]}.old  # built at the next start, with {torch_list}"
-    if file.kind in ("cubin", "fatbin", "ptx", "archive") or file.path.endswith(".o"):
+        old, new = shlex.quote(cache[1]), shlex.quote(f"{cache[1]}.old")
+        return f"mv {old} {new}  # torch builds it at the next start"
+    if file.kind == "ptx":
+        return f"nvcc -ptx -arch=compute_{card.arch} ..."
+    if file.kind in ("cubin", "fatbin"):
+        return f"nvcc -{file.kind} -arch=sm_{card.arch} ..."
+    if file.path.endswith(".o") or ".a!" in file.path:
         return f"nvcc -gencode arch=compute_{card.arch},code=sm_{card.arch} ..."
     if needs_torch(file):
         return f"{torch_list} pip install --no-build-isolation ."

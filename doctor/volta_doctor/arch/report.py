@@ -10,15 +10,16 @@ from volta_doctor.findings import Finding
 
 SCHEMA = 1
 
+Gate = Literal["has it", "lacks it", "not known"]
 Outcome = Literal["runs", "runs after JIT", "cannot run", "not known", "no device code"]
 
 
 class JudgedFile(msgspec.Struct, frozen=True, kw_only=True):
     """One file: whether the card runs its device code, why, and the line that builds it anew.
 
-    `card` names the card that does worst where there are several kinds. `unused` says why a card
-    that cannot run it need not; then it does not count. `lacks` are the architectures of --require
-    that its machine code is not for.
+    `card` names the card that does worst where there are several kinds. `unused` says why it
+    does not count where other files do: the card need not run it. `lacks` are the architectures of
+    --require that its machine code is not for.
     """
 
     file: CodeFile
@@ -48,6 +49,7 @@ class Break(msgspec.Struct, frozen=True, kw_only=True):
 class TargetReport(msgspec.Struct, frozen=True, kw_only=True):
     """One target: the verdict on the whole, the first edge that breaks, and each file.
 
+    `required` says whether it has what --require asks for, of which alone it then is judged.
     `findings` are those of the doctor's checks that bear on it and are not ok. `unread` says what
     was not looked at.
     """
@@ -55,6 +57,7 @@ class TargetReport(msgspec.Struct, frozen=True, kw_only=True):
     target: str
     kind: Target
     verdict: Outcome
+    required: Gate | None = None
     first_break: Break | None = None
     findings: list[Finding] = []
     files: list[JudgedFile]

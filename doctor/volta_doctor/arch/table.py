@@ -1,5 +1,6 @@
 """The report for a reader at a terminal: for each target the verdict, what breaks, what to do."""
 
+import re
 import textwrap
 from collections.abc import Iterator
 from typing import NamedTuple, TextIO
@@ -9,7 +10,7 @@ from rich.text import Text
 
 from volta_doctor.arch.report import ArchReport, Break, JudgedFile, TargetReport
 from volta_doctor.arch.rules import carries
-from volta_doctor.words import several
+from volta_doctor.words import printable, several
 
 _STYLES = {
     "runs": "bold green",
@@ -18,8 +19,15 @@ _STYLES = {
     "not known": "bold magenta",
     "no device code": "bold",
 }
+_GATE_STYLES = {
+    "has it": "bold green",
+    "lacks it": "bold red",
+    "not known": "bold magenta",
+}
 _TROUBLE = ("cannot run", "not known", "runs after JIT")
 _SLOW = " (slow first start)"
+# As a shell reads a line: what is quoted is one word, and so is a comment.
+_WORD = re.compile(r"""(?<!\S)#.*|(?:'[^']*'|"[^"]*"|\S)+""")
 _FEW = 3  # how many files of one verdict a short report shows
 _NARROWEST = 20  # columns; nothing can be read below that
 
@@ -28,12 +36,17 @@ def render(report: ArchReport, file: TextIO, verbose: bool) -> str:
     """Return the report in the width and colours of `file`; without `verbose` only what matters."""
     console = Console(file=file, highlight=False, markup=False, emoji=False)
     page = _Page(max(console.width, _NARROWEST), verbose)
+
+    def put(line: Text) -> None:
+        line.plain = printable(line.plain)
+        console.print(line, soft_wrap=True)
+
     with console.capture() as capture:
         for line in page.head(report):
-            console.print(line, soft_wrap=True)
+            put(line)
         for target in report.targets:
             for line in [Text(), *page.target(target, report)]:
-                console.print(line, soft_wrap=True)
+                put(line)
     return capture.get().rstrip("\n")
 
 
@@ -56,34 +69,38 @@ class _Page(NamedTuple):
     def target(self, target: TargetReport, report: ArchReport) -> Iterator[Text]:
         """Tell one target."""
         verdict = f"{target.verdict}{_SLOW * (target.verdict == 'runs after JIT')}"
+        style = _STYLES[target.verdict]
+        if target.required:
+            wanted = ", ".join(f"sm_{arch}" for arch in report.require)
+            verdict = target.required.replace("it", wanted)
+            style = _GATE_STYLES[target.required]
         process = "process " * (target.kind == "process")
         for number, line in enumerate(self.lines(f"{verdict}: {process}{target.target}", 2)):
-            line.stylize(_STYLES[target.verdict] if number == 0 else "bold")
+            line.stylize(style if number == 0 else "bold")
             yield line
-        if report.require:
-            yield from self.gate(target, report.require)
+        if target.required:
+            yield from self.gate(target)
         if target.first_break:
             yield from self.broken(target.first_break)
         yield from self.findings(target)
         yield from self.files(target)
         yield from self.unread(target)
 
-    def gate(self, target: TargetReport, require: list[str]) -> Iterator[Text]:
-        """Tell which files lack what is required."""
-        wanted = ", ".join(f"sm_{arch}" for arch in require)
-        lacking = [f for f in target.files if f.lacks]
-        if not target.files:
-            yield from self.lines(f"required {wanted}: there is no file with device code", 2, 4)
-            return
-        count = f"{len(lacking)} of {several(len(target.files), 'file')}"
-        lack = "lacks" if len(lacking) == 1 else "lack"
-        told = f"{count} {lack} it" if lacking else "all files have it"
-        yield from self.lines(f"required {wanted}: {told}", 2, 4)
-        for file in lacking if self.verbose else lacking[:_FEW]:
-            found = file.file.problem or carries(file.file.code)
-            yield from self.lines(f"{_name(file, target)}: {found}", 4, 6)
-        if lacking[_FEW:] and not self.verbose:
-            yield from self.lines(f"and {len(lacking) - _FEW} more (-v)", 4, 4)
+    def gate(self, target: TargetReport) -> Iterator[Text]:
+        """Tell which files lack what is required, and how to build them anew."""
+        lacking, told = [f for f in target.files if f.lacks], set[str]()
+        shown = lacking if self.verbose else lacking[:_FEW]
+        for file in shown:
+            lacks = ", ".join(f"sm_{arch}" for arch in file.lacks)
+            found = file.file.problem or f"no {lacks}, but {carries(file.file.code)}"
+            yield from self.lines(f"{_name(file, target)}: {found}", 2, 4)
+            if file.rebuild and file.rebuild not in told:
+                told.add(file.rebuild)
+                yield from self.command(file.rebuild)
+        if len(lacking) > len(shown):
+            yield from self.lines(f"and {len(lacking) - len(shown)} more (-v)", 2, 4)
+        if target.required == "not known" and not lacking and not target.unread:
+            yield from self.lines("No file has machine code.", 2, 4)
 
     def broken(self, first: Break) -> Iterator[Text]:
         """Tell the first edge that breaks and what mends it."""
@@ -119,35 +136,35 @@ class _Page(NamedTuple):
     def files(self, target: TargetReport) -> Iterator[Text]:
         """Tell the counts, then the files that do not simply run."""
         with_code = [f for f in target.files if f.file.code]
-        counted = [f for f in target.files if not f.unused]
+        of_others = [f for f in target.files if _is_others(f)]
+        own = [f for f in target.files if not _is_others(f)]
         parts = [
             f"{number} {verdict.replace('runs', 'run') if number > 1 else verdict}"
             for verdict in ("runs", *reversed(_TROUBLE))
-            if (number := sum(f.verdict == verdict for f in counted))
+            if (number := sum(f.verdict == verdict for f in own))
         ]
-        unused = [f for f in target.files if f.unused]
-        parts += [f"{len(unused)} for other cards"] if unused else []
+        parts += [f"{len(of_others)} for other cards"] if of_others else []
         looked = f"{several(target.looked_at, 'file')} looked at"
         counts = f": {', '.join(parts)}" if parts else ""
         yield from self.lines(f"{looked}, {len(with_code)} with device code{counts}", 2, 4)
-        for verdict in _TROUBLE:
-            found = [f for f in counted if f.verdict == verdict]
+        for verdict in (*_TROUBLE, "runs") if self.verbose else _TROUBLE * (not target.required):
             # The first edge that breaks names the files already.
             if self.verbose or verdict != "cannot run" or not target.first_break:
-                yield from self.few(found, target)
-        if self.verbose:
-            yield from self.few([f for f in counted if f.verdict == "runs"], target)
-            yield from self.few(unused, target)
+                told = [f for f in own if f.verdict == verdict and (self.verbose or not f.unused)]
+                yield from self.few(told, target)
+        # They are of interest where there is nothing else.
+        if self.verbose or (target.verdict == "cannot run" and not target.first_break):
+            yield from self.few(of_others, target)
 
     def few(self, files: list[JudgedFile], target: TargetReport) -> Iterator[Text]:
         """Tell files of one verdict; a rebuild line that several share is told once."""
         shown = files if self.verbose else files[:_FEW]
         told = set(target.first_break.commands if target.first_break else [])
         for file in shown:
-            label = "for other cards" if file.unused else file.verdict
+            label = "for other cards" if _is_others(file) else file.verdict
             on = f" on {file.card}" if file.card else ""
             yield from self.lines(f"{label}{on}: {_name(file, target)}", 2, 4)
-            yield from self.lines(file.unused or file.reason, 4, 4)
+            yield from self.lines("; ".join(filter(None, (file.reason, file.unused))), 4, 4)
             if self.verbose:
                 yield from self.details(file)
             if file.rebuild and file.rebuild not in told:
@@ -172,7 +189,7 @@ class _Page(NamedTuple):
     def command(self, line: str) -> Iterator[Text]:
         """Wrap a command as the shell reads it: a backslash at the end of the line."""
         text = "     "
-        for word in line.split(" "):
+        for word in _WORD.findall(line):
             if len(text) + 1 + len(word) + 2 > self.width and text.strip():
                 yield Text(f"{text} \\")
                 text = "       "
@@ -189,6 +206,10 @@ class _Page(NamedTuple):
             break_on_hyphens=False,
         ):
             yield Text(line.rstrip())
+
+
+def _is_others(file: JudgedFile) -> bool:
+    return bool(file.unused) and file.verdict == "cannot run"
 
 
 def _name(file: JudgedFile, target: TargetReport) -> str:

@@ -35,7 +35,9 @@ def facts_of(probe: Probe, scan: Scan, host: Facts) -> Facts:
     name = env.prefix if env else scan.target
     objects = SoArchsFacts(
         objects=[
-            _object(file, scan, env, name) for file in scan.files if not _by_version(file, env)
+            _object(file, scan, env, name)
+            for file in scan.files
+            if not _by_version(file, env) and not scan.is_loose(file)
         ],
         looked_at=scan.looked_at,
         unread={name: scan.unread} if scan.unread else {},

@@ -22,9 +22,14 @@ def pinned(env: PythonEnv) -> list[str]:
     return [*refusing, *(f"{d.name}=={version}" for d in others if d.name in _IN_STEP)]
 
 
-def in_its_way(finding: Finding) -> list[str]:
-    """Return NVIDIA's packages among those that a finding names: files of theirs would stay."""
-    return [name for name in _packages(finding) if _of_nvidia(name)]
+def in_its_way(finding: Finding, env: PythonEnv) -> list[str]:
+    """Return what pip would not replace: NVIDIA's packages that a finding names, and their files.
+
+    And a torch of the same number: to pip, 2.10.0+cu130 is a 2.10.0.
+    """
+    found = [name for name in _packages(finding) if _of_nvidia(name)]
+    pin = compat().torch_by_profile["v100"].version
+    return [*found, *(["torch"] if (env.torch or "").split("+")[0] == pin else [])]
 
 
 def of_another_cuda(finding: Finding, env: PythonEnv) -> list[str]:

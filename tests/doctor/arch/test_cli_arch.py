@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -22,6 +23,10 @@ def arch(doctor, tmp_path):
     return lambda *args, **env: doctor("arch", *args, **env)
 
 
+def ptx(arch):
+    return f".version 7.8\n.target sm_{arch}\n".encode()
+
+
 @pytest.fixture
 def files(tmp_path, shared_object):
     """Libraries by what they carry."""
@@ -31,6 +36,7 @@ def files(tmp_path, shared_object):
         "ptx.so": shared_object([80], ptx=[70], isa="7.8"),
         "broken.so": shared_object([75, 80])[:200],
         "plain.so": shared_object(needs=["libcudart.so.12"]),
+        "text.ptx": ptx(70),
     }
     for name, content in made.items():
         (tmp_path / name).write_bytes(content)
@@ -73,14 +79,16 @@ def test_verdicts_and_exit_codes(arch, files, name, options, code, verdict):
 @pytest.mark.parametrize(
     ("names", "required", "code", "says"),
     [
-        (["volta.so"], "sm_70", 0, "required sm_70: all files have it"),
-        (["volta.so"], "sm_70,sm_80", 0, "all files have it"),
-        (["volta.so", "ampere.so"], "sm_70", 2, "1 of 1 file lacks it"),
-        (["ptx.so"], "sm_70", 2, "sm_80, PTX compute_70"),
+        (["volta.so"], "sm_70", 0, "has sm_70:"),
+        (["volta.so"], "sm_70,sm_80", 0, "has sm_70, sm_80:"),
+        (["volta.so", "ampere.so"], "sm_70", 2, "lacks sm_70:"),
+        (["ampere.so"], "sm_70,sm_80", 2, "ampere.so: no sm_70, but sm_80"),
+        (["ptx.so"], "sm_70", 2, "no sm_70, but sm_80, PTX compute_70"),
         (["broken.so"], "sm_70", 3, "is cut short"),
-        (["broken.so", "ampere.so"], "sm_70", 2, "1 of 1 file lacks it"),
-        (["plain.so"], "sm_70", 3, "there is no file with device code"),
-        (["ampere.so"], "sm_80", 0, "all files have it"),
+        (["broken.so", "ampere.so"], "sm_70", 2, "lacks sm_70:"),
+        (["plain.so"], "sm_70", 3, "No file has machine code."),
+        (["ampere.so"], "sm_80", 0, "has sm_80:"),
+        (["text.ptx"], "sm_70", 2, "text.ptx: no sm_70, but PTX compute_70"),
     ],
 )
 def test_the_gate(arch, files, names, required, code, says):
@@ -97,7 +105,13 @@ def test_the_gate(arch, files, names, required, code, says):
         (["x.so", "--require", "70"], "no architecture '70'; sm_70 is one"),
         (["x.so", "--require", ","], "--require names no architecture"),
         (["x.so", "--driver", "new"], "--driver new: a version is meant"),
+        (["x.so", ""], "a target is empty: a variable that is not set?"),
+        (["x.so", "--gpu", ""], "no card ''"),
+        (["x.so", "--driver", ""], "--driver : a version is meant"),
+        (["x.so", "--driver", "580"], "--driver 580: a version is meant"),
+        (["\u00b2"], "\u00b2: No such file or directory"),
         (["/no/such/thing"], "/no/such/thing: No such file or directory"),
+        (["volta.so", "/no/such/thing"], "volta.so: No such file or directory"),
         (["4000000000"], "there is no such process"),
     ],
 )
@@ -133,6 +147,99 @@ def test_one_bad_file_among_400(made_host, shared_object):
     assert "403 with device code: 402 run, 1 cannot run" in done.stdout
     assert len(done.stdout.splitlines()) < 12
     assert max(map(len, done.stdout.splitlines())) <= 80
+
+
+def test_a_gate_asks_what_is_in_the_files_alone(made_host):
+    host = made_host(files={f"{SITE}/torch/version.py": "__version__ = '2.10.0+cpu'\n"})
+    report = host.report("--require", "sm_70", "/srv/venv")
+    (target,) = report["targets"]
+    assert (report["exit_code"], target["required"], target["verdict"]) == (0, "has it", "runs")
+    assert (target["first_break"], target["findings"]) == (None, [])
+    assert host.report("/srv/venv")["exit_code"] == 2
+
+
+@pytest.mark.parametrize(
+    ("names", "verdict", "code", "gate"),
+    [
+        # beside a library they are data
+        (["volta.so", "80.cubin", "80.ptx"], "runs", 0, 2),
+        (["volta.so", "70.cubin", "80.cubin", "70.ptx"], "runs", 0, 0),
+        (["ampere.so", "70.cubin"], "cannot run", 2, 2),
+        # of many, one is for the card
+        (["70.cubin", "80.cubin"], "runs", 0, 0),
+        (["80.cubin", "80.ptx"], "cannot run", 2, 2),
+        (["70.ptx", "80.ptx"], "runs after JIT", 0, 3),
+    ],
+)
+def test_kernels_in_files_of_their_own(arch, files, data, names, verdict, code, gate):
+    cubin = (data / "device_code/cuda-11.8-sm_70.cubin").read_bytes()
+    place = files / "d"
+    place.mkdir()
+    for name in names:
+        if name.endswith(".so"):
+            shutil.copy(files / name, place)
+        elif name.endswith(".ptx"):
+            (place / name).write_bytes(ptx(name[:2]))
+        else:
+            flags = cubin[48] if name == "70.cubin" else 80
+            (place / name).write_bytes(cubin[:48] + bytes([flags]) + cubin[49:])
+    done = arch("--gpu", "v100", "--format", "json", str(place))
+    (target,) = json.loads(done.stdout)["targets"]
+    assert (target["verdict"], done.returncode) == (verdict, code)
+    assert all(not f["rebuild"] for f in target["files"] if not f["file"]["path"].endswith("so"))
+    assert arch("--require", "sm_70", str(place)).returncode == gate
+
+
+@pytest.mark.parametrize(("card", "code"), [("v100", 2), ("h100", 2), ("a100", 0)])
+def test_a_wheel_with_nothing_but_code_for_other_cards(arch, tmp_path, shared_object, card, code):
+    path = wheel(tmp_path / "f.whl", **{"flash_attn_2_cuda.so": shared_object([80])})
+    done = arch("--gpu", card, path)
+    assert done.returncode == code
+    assert ("Ampere or newer" in done.stdout) == (card == "v100")
+
+
+def command_in(text, start):
+    """Return the words of a command behind `start`, as a shell reads them."""
+    command = text.split(start, 1)[1].split("  Nothing else", 1)[0]
+    return shlex.split(command.replace("\\\n", ""), comments=True)
+
+
+def test_names_cannot_steer_the_terminal_or_the_shell(arch, tmp_path, shared_object):
+    evil = "\x1b]0;x\x07\x1b[31m\u202e"
+    metadata = f"Name: x; touch y #{evil}\nVersion: 1$(id)+cu128\n\n"
+    path = wheel(
+        tmp_path / "evil.whl",
+        **{f"p/{evil}.so": shared_object([80]), "x-1.dist-info__METADATA": metadata},
+    )
+    done = arch("--gpu", "v100", "-v", path, COLUMNS="40")
+    assert done.returncode == 2
+    assert not {"\x1b", "\x07", "\u202e"} & {*done.stdout}
+    words = command_in(done.stdout, "CMAKE_ARGS=")
+    assert words[-3] == "--no-binary"
+    assert words[-2].startswith("x; touch y #")
+    assert words[-1].endswith("==1$(id)")
+    json.loads(arch("--gpu", "v100", "--format", "json", path).stdout)
+
+
+def test_a_command_wraps_where_the_shell_lets_it(arch, tmp_path, shared_object):
+    place = tmp_path / "torch_extensions/py311_cu128/my own 'ext'"
+    place.mkdir(parents=True)
+    (place / "x.so").write_bytes(shared_object([80]))
+    done = arch("--gpu", "v100", str(tmp_path), COLUMNS="40")
+    assert command_in(done.stdout, "mv ") == [str(place), f"{place}.old"]
+
+
+def test_what_is_wrong_with_a_whole_target_is_told_once(arch, tmp_path):
+    (tmp_path / "page.whl").write_text("<html>404</html>")
+    done = arch("--gpu", "v100", str(tmp_path / "page.whl"))
+    assert done.returncode == 3
+    assert done.stdout.count("not a zip file") == 1, done.stdout
+    os.mkfifo(tmp_path / "f\udcff")
+    for form in ("table", "json"):
+        target = str(tmp_path / "f\udcff")
+        done = arch("--gpu", "v100", "--format", form, target, COLUMNS="200")
+        assert (done.returncode, done.stderr) == (3, "")
+        assert "not a file" in done.stdout
 
 
 def test_files_for_other_cards_do_not_count(made_host, shared_object):

@@ -75,6 +75,9 @@ def files(shared_object, package, elf_file):
                 [80, 90], needs=["libcudart.so.12", "libtorch_cuda.so"]
             )
         },
+        "an NCCL that dropped Volta": {
+            f"{SITE}/nvidia/nccl/lib/libnccl.so.2": shared_object([75, 80]),
+        },
         "PTX that is too new": {
             f"{SITE}/fresh/f.abi3.so": shared_object([80], ptx=[70], isa="8.7")
         },
@@ -188,6 +191,14 @@ HOSTS = [
         "Rebuild it for sm_70",
     ),
     (
+        "an NCCL that dropped Volta",
+        {},
+        "ext-arch",
+        "cannot run",
+        "CUDA library x card",
+        "Replace libnccl.so.2 by an older release, for CUDA 12.9",
+    ),
+    (
         "PTX that is too new",
         {"driver": "535.183.01"},
         "ext-arch",
@@ -238,6 +249,31 @@ def test_one_root_cause(made_host, files, name, how, check, verdict, edge, chang
     assert change in first["change"]
     assert all("exllama is compiled against torch 2.11.0" in text for text in first["then"])
     assert bool(first["then"]) == ("torch==2.10.0" in "".join(first["commands"]))
+
+
+@pytest.mark.parametrize("build", ["cpu", "cu130"])
+def test_a_torch_of_the_same_number_is_no_other_to_pip(made_host, files, build):
+    cuda = "cuda = '13.0'\n" if build == "cu130" else ""
+    torch = {
+        **files["torch for CUDA 13"],
+        f"{SITE}/torch/version.py": f"__version__ = '2.10.0+{build}'\n{cuda}",
+        f"{SITE}/nvidia_nccl_cu13-2.28.9.dist-info/METADATA": None,
+        f"{SITE}/nvidia_cudnn_cu13-9.19.0.56.dist-info/METADATA": None,
+    }
+    (target,) = made_host(files=torch).report("/srv/venv")["targets"]
+    assert target["first_break"]["commands"][:2] == [
+        "/srv/venv/bin/python -m pip uninstall -y torch",
+        "/srv/venv/bin/python -m pip install torch==2.10.0",
+    ]
+
+
+def test_nvidias_libraries_beside_extensions(made_host, files):
+    both = files["an NCCL that dropped Volta"] | files["an extension without sm_70"]
+    (target,) = made_host(files=both).report("/srv/venv")["targets"]
+    first = target["first_break"]
+    assert first["edge"] == "extension x card"
+    assert first["then"] == ["NVIDIA alone builds libnccl.so.2: install an older one, for CUDA 12"]
+    assert len(first["commands"]) == 1
 
 
 def test_what_has_to_change_with_torch(made_host, files, package):
