@@ -114,9 +114,23 @@ def unused(item: SharedObject, envs: list[PythonEnv]) -> str:
     for other in compat().other_gpus:
         if fnmatchcase(item.path, f"*[/!]{other.file}"):
             return other.source
-    for_cuda = re.search(r"_cuda(\d{2,3})\.so$", item.path)  # bitsandbytes has one for each CUDA
-    if for_cuda and env and env.torch_cuda and for_cuda[1] != env.torch_cuda.replace(".", ""):
-        return f"torch is for CUDA {env.torch_cuda}"
+    return for_another_cuda(item, env)
+
+
+def for_another_cuda(item: SharedObject, env: PythonEnv | None) -> str:
+    """Say why torch is of another CUDA than an extension by its name, empty where it may be none.
+
+    bitsandbytes has an extension for each CUDA, and loads that of torch's.
+    """
+    named = re.search(r"_cuda(\d{2,3})\.so$", item.path)
+    too_new = compat().toolkit.nvcc_below
+    if named is None:
+        return ""
+    if env and env.torch_cuda:
+        others = named[1] != env.torch_cuda.replace(".", "")
+        return f"torch is for CUDA {env.torch_cuda}" if others else ""
+    if int(named[1]) >= int(too_new.replace(".", "")):
+        return f"for a torch of CUDA {too_new} or newer, which no Volta card runs"
     return ""
 
 

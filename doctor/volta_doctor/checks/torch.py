@@ -9,6 +9,7 @@ from packaging.version import InvalidVersion, Version
 
 from volta_doctor.arch import rules
 from volta_doctor.catalog import Row, compat
+from volta_doctor.checks.device_code import for_another_cuda
 from volta_doctor.checks.environments import each_env, volta_arch
 from volta_doctor.checks.registry import check
 from volta_doctor.facts.model import Facts
@@ -133,7 +134,8 @@ def _packages_of_13(env: PythonEnv) -> Iterator[Evidence]:
 def _links_to_13(facts: Facts, env: PythonEnv) -> Iterator[Evidence]:
     for item in facts.so_archs.data.objects if facts.so_archs.data else []:
         runtime = re.fullmatch(r"libcudart\.so\.(\d+)(?:\.\d+)?", item.runtime or "")
-        if item.env == env.prefix and runtime and int(runtime[1]) >= _too_new():
+        is_of_13 = runtime and int(runtime[1]) >= _too_new()
+        if item.env == env.prefix and is_of_13 and not for_another_cuda(item, env):
             yield Evidence(item.path, f"{item.path.rsplit('/', 1)[-1]} (links {item.runtime})")
 
 

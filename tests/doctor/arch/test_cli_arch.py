@@ -198,6 +198,17 @@ def test_a_wheel_with_nothing_but_code_for_other_cards(arch, tmp_path, shared_ob
     assert ("Ampere or newer" in done.stdout) == (card == "v100")
 
 
+def test_a_wheel_with_a_library_for_each_cuda(arch, tmp_path, shared_object):
+    members = {
+        f"b__libb_cuda{cuda}.so": shared_object(sass, needs=[f"libcudart.so.{cuda[:2]}"])
+        for cuda, sass in {"118": [70], "128": [70], "130": [75]}.items()
+    }
+    metadata = {"b-1.dist-info__METADATA": "Name: b\nVersion: 1\n\n"}
+    done = arch("--gpu", "v100", wheel(tmp_path / "b.whl", **members, **metadata))
+    assert done.returncode == 0, done.stdout
+    assert "2 run, 1 for other cards" in done.stdout
+
+
 def command_in(text, start):
     """Return the words of a command behind `start`, as a shell reads them."""
     command = text.split(start, 1)[1].split("  Nothing else", 1)[0]
