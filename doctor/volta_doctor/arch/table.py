@@ -93,7 +93,8 @@ class _Page(NamedTuple):
         for file in shown:
             lacks = ", ".join(f"sm_{arch}" for arch in file.lacks)
             found = file.file.problem or f"no {lacks}, but {carries(file.file.code)}"
-            yield from self.lines(f"{_name(file, target)}: {found}", 2, 4)
+            told_so = f" ({file.unused})" * bool(file.unused)
+            yield from self.lines(f"{_name(file, target)}: {found}{told_so}", 2, 4)
             if file.rebuild and file.rebuild not in told:
                 told.add(file.rebuild)
                 yield from self.command(file.rebuild)
@@ -214,5 +215,7 @@ def _is_others(file: JudgedFile) -> bool:
 
 def _name(file: JudgedFile, target: TargetReport) -> str:
     """Return a file's path below its target."""
-    path = file.file.path.removeprefix(target.target).lstrip("/!")
-    return path or file.file.path.rsplit("/", 1)[-1]
+    path = file.file.path
+    if not path.startswith(target.target):
+        return path  # a process has them anywhere
+    return path.removeprefix(target.target).lstrip("/!") or path.rsplit("/", 1)[-1]

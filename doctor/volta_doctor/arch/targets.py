@@ -31,6 +31,8 @@ _CUDART = re.compile(r"libcudart\.so\.\d+")
 def facts_of(probe: Probe, scan: Scan, host: Facts) -> Facts:
     """Return the host's facts with those of a target: its environment, files and servers."""
     env, servers, searches = _environment(probe, scan, host.pci != absent())
+    # What this host's linker finds says nothing of the driver of another.
+    searches = searches if host.pci != absent() else []
     found = PythonEnvsFacts(envs=[env] if env else [], searches=searches)
     name = env.prefix if env else scan.target
     objects = SoArchsFacts(

@@ -267,6 +267,12 @@ def test_a_torch_of_the_same_number_is_no_other_to_pip(made_host, files, build):
     ]
 
 
+def test_this_hosts_linker_says_nothing_of_another_driver(made_host, files):
+    host = made_host(files=files["a libcuda of another driver"])
+    (target,) = host.report("--driver", "580.95.05", "/srv/venv")["targets"]
+    assert (target["verdict"], target["first_break"]) == ("runs", None)
+
+
 def test_nvidias_libraries_beside_extensions(made_host, files):
     both = files["an NCCL that dropped Volta"] | files["an extension without sm_70"]
     (target,) = made_host(files=both).report("/srv/venv")["targets"]
