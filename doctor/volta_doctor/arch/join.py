@@ -153,13 +153,15 @@ def _verdict(
         return "cannot run"
     if Status.UNKNOWN in statuses or (by_files and scan.unread and "cannot run" not in counted):
         return "not known"
-    if not files:
+    # PTX in a package is a text among others, such as its tests read.
+    is_package = scan.kind in ("wheel", "venv")
+    found = counted or {f.verdict for f in files if not (is_package and f.file.kind == "ptx")}
+    if not found:
         return "no device code"
     if counted and by_files:
         return next(outcome for outcome in _WORST if outcome in counted)
     if "runs after JIT" in counted:
         return "runs after JIT"
-    found = counted or {file.verdict for file in files}
     return next(outcome for outcome in _BEST if outcome in found)
 
 

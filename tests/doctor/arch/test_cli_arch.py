@@ -198,6 +198,11 @@ def test_a_wheel_with_nothing_but_code_for_other_cards(arch, tmp_path, shared_ob
     assert ("Ampere or newer" in done.stdout) == (card == "v100")
 
 
+def test_text_in_a_wheel_is_data(arch, tmp_path):
+    done = arch("--gpu", "v100", wheel(tmp_path / "n.whl", **{"n__tests__a.ptx": ptx(70)}))
+    assert (done.returncode, "no device code:" in done.stdout) == (0, True)
+
+
 def test_a_wheel_with_a_library_for_each_cuda(arch, tmp_path, shared_object):
     members = {
         f"b__libb_cuda{cuda}.so": shared_object(sass, needs=[f"libcudart.so.{cuda[:2]}"])
