@@ -1,7 +1,6 @@
 """The report for a reader at a terminal: for each target the verdict, what breaks, what to do."""
 
 import re
-import textwrap
 from collections.abc import Iterator
 from typing import NamedTuple, TextIO
 
@@ -10,6 +9,7 @@ from rich.text import Text
 
 from volta_doctor.arch.report import ArchReport, Break, JudgedFile, TargetReport
 from volta_doctor.arch.rules import carries
+from volta_doctor.report import wrap
 from volta_doctor.words import printable, several
 
 _STYLES = {
@@ -188,25 +188,12 @@ class _Page(NamedTuple):
                 yield from self.lines(f"{label} {text}", 4, 6)
 
     def command(self, line: str) -> Iterator[Text]:
-        """Wrap a command as the shell reads it: a backslash at the end of the line."""
-        text = "     "
-        for word in _WORD.findall(line):
-            if len(text) + 1 + len(word) + 2 > self.width and text.strip():
-                yield Text(f"{text} \\")
-                text = "       "
-            text = f"{text} {word}"
-        yield Text(text)
+        """Tell a command to copy."""
+        return wrap.command(_WORD.findall(line), self.width, " " * 5, " " * 7)
 
     def lines(self, text: str, indent: int = 0, hanging: int | None = None) -> Iterator[Text]:
         """Wrap a text to the width."""
-        for line in textwrap.wrap(
-            text,
-            self.width,
-            initial_indent=" " * (0 if hanging is None else indent),
-            subsequent_indent=" " * (indent if hanging is None else hanging),
-            break_on_hyphens=False,
-        ):
-            yield Text(line.rstrip())
+        return wrap.prose(text, self.width, indent, hanging)
 
 
 def _is_others(file: JudgedFile) -> bool:

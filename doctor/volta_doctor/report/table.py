@@ -1,7 +1,6 @@
 """The report for a reader at a terminal: the verdict, the problems, what to do; plain ASCII."""
 
 import shlex
-import textwrap
 from collections.abc import Iterator
 from typing import NamedTuple, TextIO
 
@@ -9,7 +8,7 @@ from rich.console import Console
 from rich.text import Text
 
 from volta_doctor.findings import PROBLEMS, Finding, Status, Step
-from volta_doctor.report import Report
+from volta_doctor.report import Report, wrap
 from volta_doctor.report.groups import Group, calls_for_action, grouped, lacks_rights, place
 from volta_doctor.words import few, printable
 
@@ -147,14 +146,8 @@ class _Page(NamedTuple):
             yield from self.command("undo", step.undo)
 
     def command(self, label: str, argv: list[str]) -> Iterator[Text]:
-        """Wrap a command as the shell reads it: a backslash at the end of the line."""
-        line = f"  {label}:"
-        for word in map(shlex.quote, argv):
-            if len(line) + 1 + len(word) + 2 > self.width and line.strip() != f"{label}:":
-                yield Text(f"{line} \\")
-                line = "     "
-            line = f"{line} {word}"
-        yield Text(line)
+        """Tell a command to copy."""
+        return wrap.command(map(shlex.quote, argv), self.width, f"  {label}:", "     ")
 
     def foot(self, report: Report) -> Iterator[Text]:
         """Tell what to do next."""
@@ -185,14 +178,7 @@ class _Page(NamedTuple):
 
     def lines(self, text: str, indent: int = 0, hanging: int | None = None) -> Iterator[Text]:
         """Wrap a text to the width."""
-        for line in textwrap.wrap(
-            text,
-            self.width,
-            initial_indent=" " * (0 if hanging is None else indent),
-            subsequent_indent=" " * (indent if hanging is None else hanging),
-            break_on_hyphens=False,
-        ):
-            yield Text(line.rstrip())
+        return wrap.prose(text, self.width, indent, hanging)
 
 
 def _checks(ids: set[str]) -> str:

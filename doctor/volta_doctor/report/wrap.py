@@ -1,0 +1,32 @@
+"""Lines for a terminal of some width: prose by words, commands as a shell reads them."""
+
+import textwrap
+from collections.abc import Iterable, Iterator
+
+from rich.text import Text
+
+
+def prose(text: str, width: int, indent: int = 0, hanging: int | None = None) -> Iterator[Text]:
+    """Wrap a text; with a `hanging` indent that is for all lines but the first."""
+    for line in textwrap.wrap(
+        text,
+        width,
+        initial_indent=" " * (0 if hanging is None else indent),
+        subsequent_indent=" " * (indent if hanging is None else hanging),
+        break_on_hyphens=False,
+    ):
+        yield Text(line.rstrip())
+
+
+def command(words: Iterable[str], width: int, label: str, further: str) -> Iterator[Text]:
+    """Wrap a command: a backslash at the end of each line but the last.
+
+    The first line begins with `label`, the others with `further`; a word alone is never broken.
+    """
+    line = label
+    for word in words:
+        if len(line) + 1 + len(word) + 2 > width and line not in (label, further):
+            yield Text(f"{line} \\")
+            line = further
+        line = f"{line} {word}"
+    yield Text(line)
