@@ -21,7 +21,7 @@ from volta_doctor.arch.report import (
 )
 from volta_doctor.arch.targets import facts_of
 from volta_doctor.catalog import checks
-from volta_doctor.checks.device_code import unused
+from volta_doctor.checks.device_code import stub, unused
 from volta_doctor.facts.model import Facts, absent
 from volta_doctor.findings import Finding, Status
 from volta_doctor.judge import judge as run_checks
@@ -102,8 +102,8 @@ class _Judge(NamedTuple):
         judged = [(rules.judge(file.code, file.ptx_isa, card, driver), card) for card in cards]
         verdict, card = min(judged, key=lambda pair: _WORST.index(pair[0].status))
         is_loose = self.scan.is_loose(file)
-        unused = self.unused.get(file.path, "") if card.is_volta else ""
-        unused = _LOOSE if is_loose else unused
+        why = self.unused.get(file.path, "") if card.is_volta else stub(file.path, file.code)
+        unused = _LOOSE if is_loose else why
         wanting = verdict.status in ("cannot run", "runs after JIT") and not unused
         has = self.loose if is_loose else file.code.sass
         is_text = is_loose and file.kind == "ptx"

@@ -144,7 +144,7 @@ class _Page(NamedTuple):
             for verdict in ("runs", *reversed(_TROUBLE))
             if (number := sum(f.verdict == verdict for f in own))
         ]
-        parts += [f"{len(of_others)} for other cards"] if of_others else []
+        parts += [f"{len(of_others)} need not run"] if of_others else []
         looked = f"{several(target.looked_at, 'file')} looked at"
         counts = f": {', '.join(parts)}" if parts else ""
         yield from self.lines(f"{looked}, {len(with_code)} with device code{counts}", 2, 4)
@@ -162,7 +162,7 @@ class _Page(NamedTuple):
         shown = files if self.verbose else files[:_FEW]
         told = set(target.first_break.commands if target.first_break else [])
         for file in shown:
-            label = "for other cards" if _is_others(file) else file.verdict
+            label = "need not run" if _is_others(file) else file.verdict
             on = f" on {file.card}" if file.card else ""
             yield from self.lines(f"{label}{on}: {_name(file, target)}", 2, 4)
             yield from self.lines("; ".join(filter(None, (file.reason, file.unused))), 4, 4)

@@ -125,9 +125,13 @@ class Cuda13(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class NvidiaLibraries(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Globs for NVIDIA's own libraries, up to the first dot of their names."""
+    """Globs for NVIDIA's own libraries, up to the first dot of their names.
+
+    `stubs` are the architectures of which one alone is the stub of a library without kernels.
+    """
 
     source: str
+    stubs: list[str]
     names: list[str]
 
 

@@ -9,13 +9,14 @@ from volta_doctor.arch import rules
 from volta_doctor.catalog import Row, compat
 from volta_doctor.checks.environments import nothing, torch_tag, volta_arch
 from volta_doctor.checks.registry import check
-from volta_doctor.facts.fatbin import number
+from volta_doctor.facts.fatbin import DeviceCode, number
 from volta_doctor.facts.model import Facts
 from volta_doctor.facts.python_envs import RELEASE, PythonEnv
 from volta_doctor.facts.so_archs import SharedObject, interpreter_tag
 from volta_doctor.findings import Evidence, Finding
 from volta_doctor.words import few
 
+_STUB = "NVIDIA's own, without a kernel: the empty stub of nvcc's default architecture"
 _KERNELS = re.compile(r"/volta_runtime/_kernels\.[^/]*so$")
 
 
@@ -110,11 +111,18 @@ def unused(item: SharedObject, envs: list[PythonEnv]) -> str:
         return f"no environment here is {cache[1]}"
     archs = [*item.code.sass, *item.code.ptx]
     if compat().is_nvidias(item.path) and all(number(arch) < int(volta_arch()) for arch in archs):
-        return "NVIDIA's own, without a kernel: the empty stub of nvcc's default architecture"
+        return _STUB
     for other in compat().other_gpus:
         if fnmatchcase(item.path, f"*[/!]{other.file}"):
             return other.source
     return for_another_cuda(item, env)
+
+
+def stub(path: str, code: DeviceCode) -> str:
+    """Say that a library of NVIDIA's shows no kernel for any card, empty where it shows some."""
+    archs = [*code.sass, *code.ptx]
+    alone = len(archs) == 1 and archs[0] in compat().nvidia_libraries.stubs
+    return _STUB if alone and compat().is_nvidias(path) else ""
 
 
 def for_another_cuda(item: SharedObject, env: PythonEnv | None) -> str:
