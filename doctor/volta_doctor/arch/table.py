@@ -4,13 +4,12 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple, TextIO
 
-from rich.console import Console
 from rich.text import Text
 
 from volta_doctor.arch.report import ArchReport, Break, JudgedFile, TargetReport
 from volta_doctor.arch.rules import carries
 from volta_doctor.report import wrap
-from volta_doctor.words import printable, several
+from volta_doctor.words import several
 
 _STYLES = {
     "runs": "bold green",
@@ -29,25 +28,19 @@ _SLOW = " (slow first start)"
 # As a shell reads a line: what is quoted is one word, and so is a comment.
 _WORD = re.compile(r"""(?<!\S)#.*|(?:'[^']*'|"[^"]*"|\S)+""")
 _FEW = 3  # how many files of one verdict a short report shows
-_NARROWEST = 20  # columns; nothing can be read below that
 
 
 def render(report: ArchReport, file: TextIO, verbose: bool) -> str:
     """Return the report in the width and colours of `file`; without `verbose` only what matters."""
-    console = Console(file=file, highlight=False, markup=False, emoji=False)
-    page = _Page(max(console.width, _NARROWEST), verbose)
 
-    def put(line: Text) -> None:
-        line.plain = printable(line.plain)
-        console.print(line, soft_wrap=True)
-
-    with console.capture() as capture:
-        for line in page.head(report):
-            put(line)
+    def lines(width: int) -> Iterator[Text]:
+        page = _Page(width, verbose)
+        yield from page.head(report)
         for target in report.targets:
-            for line in [Text(), *page.target(target, report)]:
-                put(line)
-    return capture.get().rstrip("\n")
+            yield Text()
+            yield from page.target(target, report)
+
+    return wrap.printed(file, lines)
 
 
 class _Page(NamedTuple):

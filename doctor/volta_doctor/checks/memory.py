@@ -5,14 +5,11 @@ from collections.abc import Iterable
 from volta_doctor.catalog import Row
 from volta_doctor.checks.earlier import DAY, earlier, over
 from volta_doctor.checks.gpu import (
-    gpus,
     is_volta,
     per_gpu,
     seen,
     shown,
-    subject,
     told,
-    unopened,
     unsupported,
 )
 from volta_doctor.checks.log import shown as lines
@@ -32,25 +29,21 @@ _WORN = 93  # the Xid of an InfoROM that nears its limit of writes
 
 
 @check("ecc-mode")
-def ecc_mode(facts: Facts, row: Row) -> Iterable[Finding]:
+@per_gpu
+def ecc_mode(facts: Facts, row: Row, gpu: GpuFacts) -> Finding:
     """Without ECC a failing card gives wrong answers in place of an error."""
-    for gpu in gpus(facts):
-        current, pending = gpu.ecc.current, gpu.ecc.pending
-        evidence = seen(facts, f"current {shown(current)}, pending {shown(pending)}")
-        name = subject(gpu)
-        if gpu.handle_error:
-            yield unopened(row, gpu)
-        elif unsupported(current):
-            yield row.skip("This card has no ECC mode.", evidence, subject=name)
-        elif value(current) is None or value(pending) is None:
-            yield row.unknown("NVML does not tell the ECC mode.", evidence, subject=name)
-        elif not current and not pending:
-            yield row.warn("ECC is off.", evidence, subject=name)
-        elif current != pending:
-            turns = "on" if pending else "off"
-            yield row.warn(f"ECC turns {turns} at the next boot.", evidence, subject=name)
-        else:
-            yield row.ok("ECC is on.", evidence, subject=name)
+    current, pending = gpu.ecc.current, gpu.ecc.pending
+    evidence = seen(facts, f"current {shown(current)}, pending {shown(pending)}")
+    if unsupported(current):
+        return row.skip("This card has no ECC mode.", evidence)
+    if value(current) is None or value(pending) is None:
+        return row.unknown("NVML does not tell the ECC mode.", evidence)
+    if not current and not pending:
+        return row.warn("ECC is off.", evidence)
+    if current != pending:
+        turns = "on" if pending else "off"
+        return row.warn(f"ECC turns {turns} at the next boot.", evidence)
+    return row.ok("ECC is on.", evidence)
 
 
 @check("ecc-dbe-vol")

@@ -16,6 +16,7 @@ from volta_doctor.checks.gpu import (
     unopened,
 )
 from volta_doctor.checks.registry import check
+from volta_doctor.facts.expect import Expect
 from volta_doctor.facts.model import Facts, Missing
 from volta_doctor.facts.nvml import GpuFacts, NvmlError, NvmlFacts, errors, value
 from volta_doctor.facts.pci import PciDevice, bus_id
@@ -57,15 +58,14 @@ def gpu_count(facts: Facts, row: Row) -> Finding:
         seen(facts, several(count, "GPU")),
         Evidence("/dev", "nodes not recorded" if nodes is None else f"{len(nodes)} nodes"),
     ]
-    expected = facts.expect.gpus if facts.expect else None
-    if expected is not None and expected != len(on_bus):
-        text = f"PCI shows {several(len(on_bus), 'GPU')}, and such a host has {expected}."
-        return row.fail(text, Evidence("profile", f"{expected} GPUs"), *evidence)
-    switches = len(facts.pci.need().nvswitches)
-    expected = facts.expect.nvswitches if facts.expect else None
-    if expected is not None and expected != switches:
-        text = f"PCI shows {several(switches, 'NVSwitch')}, and such a host has {expected}."
-        return row.fail(text, Evidence("profile", f"{expected} NVSwitches"), *evidence)
+    expect, switches = facts.expect or Expect(), len(facts.pci.need().nvswitches)
+    for noun, number, expected in (
+        ("GPU", len(on_bus), expect.gpus),
+        ("NVSwitch", switches, expect.nvswitches),
+    ):
+        if expected is not None and expected != number:
+            text = f"PCI shows {several(number, noun)}, and such a host has {expected}."
+            return row.fail(text, Evidence("profile", several(expected, noun)), *evidence)
     container = facts.host.need().container
     if container and count < len(for_host):
         if nodes is None:

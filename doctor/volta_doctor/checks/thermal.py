@@ -87,12 +87,10 @@ def throttle_hw(facts: Facts, row: Row, gpu: GpuFacts) -> Finding:
     if minutes - {0}:
         evidence.append(Evidence("history", f"in {len(minutes)} of the last {_MINUTES} minutes"))
     state = f"Active now: {now}." if now else "Not active now."
-    if len(minutes) >= _MINUTES_FAIL:
-        text = f"Hardware slowdown in {len(minutes)} of the last {_MINUTES} minutes. {state}"
-        return row.fail(text, *evidence)
     if minutes:
         text = f"Hardware slowdown in {len(minutes)} of the last {_MINUTES} minutes. {state}"
-        return row.warn(text, *evidence)
+        found = row.fail if len(minutes) >= _MINUTES_FAIL else row.warn
+        return found(text, *evidence)
     return row.ok("No hardware slowdown.", *evidence)
 
 

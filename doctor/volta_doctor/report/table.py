@@ -4,13 +4,12 @@ import shlex
 from collections.abc import Iterator
 from typing import NamedTuple, TextIO
 
-from rich.console import Console
 from rich.text import Text
 
 from volta_doctor.findings import PROBLEMS, Finding, Status, Step
 from volta_doctor.report import Report, wrap
 from volta_doctor.report.groups import Group, calls_for_action, grouped, lacks_rights, place
-from volta_doctor.words import few, printable
+from volta_doctor.words import few
 
 _STYLES = {
     "fail": "bold red",
@@ -24,7 +23,6 @@ _STYLES = {
 _VERDICT_STYLES = {0: "bold green", 1: "bold yellow", 2: "bold red", 3: "bold magenta"}
 _QUIET = (Status.OK, Status.SKIP)
 _FEW = 3  # how much of a long list a short report shows
-_NARROWEST = 20  # columns; nothing can be read below that
 
 
 def render(report: Report, file: TextIO, verbose: bool) -> str:
@@ -32,25 +30,20 @@ def render(report: Report, file: TextIO, verbose: bool) -> str:
 
     Without `verbose`: no ok, no skip, the mere names of what is folded, little evidence.
     """
-    console = Console(file=file, highlight=False, markup=False, emoji=False)
-    page = _Page(max(console.width, _NARROWEST), verbose)
     folded = [finding for finding in report.findings if finding.folded_under]
 
-    def put(line: Text) -> None:
-        line.plain = printable(line.plain)
-        console.print(line, soft_wrap=True)
-
-    with console.capture() as capture:
-        for line in page.head(report):
-            put(line)
+    def lines(width: int) -> Iterator[Text]:
+        page = _Page(width, verbose)
+        yield from page.head(report)
         for group in grouped(report.findings, page.has_paragraph):
             hides = group.hides
             follow = [f for f in folded if f.folded_under in group.ids and f.id in hides]
-            for line in [Text(), *page.paragraph(group, follow)]:
-                put(line)
-        for line in [Text(), *page.foot(report)]:
-            put(line)
-    return capture.get().rstrip("\n")
+            yield Text()
+            yield from page.paragraph(group, follow)
+        yield Text()
+        yield from page.foot(report)
+
+    return wrap.printed(file, lines)
 
 
 class _Page(NamedTuple):

@@ -1,9 +1,15 @@
 """Lines for a terminal of some width: prose by words, commands as a shell reads them."""
 
 import textwrap
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from typing import TextIO
 
+from rich.console import Console
 from rich.text import Text
+
+from volta_doctor.words import printable
+
+_NARROWEST = 20  # columns; nothing can be read below that
 
 
 def prose(text: str, width: int, indent: int = 0, hanging: int | None = None) -> Iterator[Text]:
@@ -30,3 +36,13 @@ def command(words: Iterable[str], width: int, label: str, further: str) -> Itera
             line = further
         line = f"{line} {word}"
     yield Text(line)
+
+
+def printed(file: TextIO, lines: Callable[[int], Iterable[Text]]) -> str:
+    """Return the lines for the width of `file`, in its colours and without control characters."""
+    console = Console(file=file, highlight=False, markup=False, emoji=False)
+    with console.capture() as capture:
+        for line in lines(max(console.width, _NARROWEST)):
+            line.plain = printable(line.plain)
+            console.print(line, soft_wrap=True)
+    return capture.get().rstrip("\n")
