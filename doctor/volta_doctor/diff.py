@@ -11,12 +11,11 @@ from typing import Any, Literal
 
 import msgspec
 
-from volta_doctor.facts.model import Facts, Section
+from volta_doctor.facts.model import Facts, Section, absent
 from volta_doctor.facts.nvml import NvmlError
 from volta_doctor.findings import HOST, PROBLEMS, SEVERITY, Finding
 from volta_doctor.words import printable
 
-_ABSENT = Section[Any](ok=False, error="the snapshot has no such section")
 _LONGEST = 100  # characters of one value
 
 
@@ -95,11 +94,12 @@ def table() -> Table:
 def changes(old: Facts, new: Facts) -> list[Change]:
     """Return what changed, section by section; sections that either side lacks are left out."""
     found: list[Change] = []
+    not_there: Section[Any] = absent()
     for name in Facts.__struct_fields__:
         before, after = getattr(old, name), getattr(new, name)
         if not isinstance(before, Section) or not isinstance(after, Section):
             continue
-        if _ABSENT.error in (before.error, after.error):
+        if not_there.error in (before.error, after.error):
             continue
         if before.data is None and after.data is None:
             continue

@@ -114,9 +114,11 @@ def fold(findings: list[Finding], bears: Mapping[str, Collection[str]] = {}) -> 
     for above in found:
         row = checks()[findings[above].id]
         hidden = {index for check_id in row.hides for index in by_id.get(check_id, ())}
-        borne = [child for child, parents in bears.items() if findings[above].subject in parents]
-        for name in {findings[above].subject, HOST, *borne} if row.blinds else ():
-            hidden.update(untold.get(name, ()))
+        if row.blinds:
+            own = findings[above].subject
+            borne = [child for child, parents in bears.items() if own in parents]
+            for name in {own, HOST, *borne}:
+                hidden.update(untold.get(name, ()))
         for below in sorted(hidden):
             explained = explains(findings[above], findings[below], bears)
             if explained and below not in cause and root(above) != below:

@@ -101,13 +101,7 @@ class Probe:
 
     def exists(self, path: Path | str) -> bool:
         """Say whether the path exists. Raises CannotLook where this user may not know."""
-        try:
-            self.path(path).stat()
-        except (FileNotFoundError, NotADirectoryError):
-            return False
-        except OSError as error:
-            raise CannotLook(f"{path}: {error.strerror}") from error
-        return True
+        return self.stat(path) is not None
 
     def stat(self, path: Path | str) -> os.stat_result | None:
         """Return a file's status, links followed; None where there is none. Raises CannotLook."""

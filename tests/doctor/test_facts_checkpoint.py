@@ -1,6 +1,7 @@
 """Models by their headers: safetensors, config.json, GGUF."""
 
 import json
+import os
 import struct
 
 import pytest
@@ -176,6 +177,13 @@ def test_gguf(host):
     assert (found["num_key_value_heads"], found["head_dim"]) == (8, 128)
     assert found["max_position_embeddings"] == 40960
     assert found["weight_bytes"] == probe.path("/m/a.gguf").stat().st_size
+
+
+def test_a_pipe_is_no_model_and_nobody_waits_for_it(host):
+    probe = host(files={"/m": None})
+    os.mkfifo(probe.path("/m/a.gguf"))
+    with pytest.raises(CannotLook, match="not a file"):
+        probe.within(5, lambda: gguf.read_metadata(probe, "/m/a.gguf"))
 
 
 def test_gguf_of_a_hybrid_names_kv_heads_by_layer():

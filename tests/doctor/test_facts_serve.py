@@ -1,9 +1,12 @@
 """Servers as they are found: units, processes, the release."""
 
+import os
+
 import pytest
 
 from volta_doctor.facts import serve
-from volta_doctor.facts.serve import Flags
+from volta_doctor.facts.serve import Flags, interpreter
+from volta_doctor.facts.serve.command_line import Command
 
 VENV = "/srv/venv"
 ID = "3f2a" * 16
@@ -297,3 +300,10 @@ def test_nccls_files_in_effect(host):
     )
     assert server.nccl_files == ["/root/.nccl.conf", "/etc/nccl.conf"]
     assert server.nccl_conf == {"NCCL_P2P_LEVEL": "NVL", "NCCL_DEBUG": "INFO"}
+
+
+def test_a_pipe_in_place_of_a_program_is_not_waited_for(host):
+    probe = host(files={"/srv": None})
+    os.mkfifo(probe.path("/srv/vllm"))
+    command = Command(["/srv/vllm", "serve"])
+    assert probe.within(5, lambda: interpreter.find(probe, command, {}, None)) == (None, None)

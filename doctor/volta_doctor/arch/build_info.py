@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from volta_doctor.arch.model import BuildInfo
 from volta_doctor.facts.elf import NotRead, Readable, Section, read_at
+from volta_doctor.words import numbers
 
 # Elf64_Verneed and Elf64_Vernaux
 _FILE = struct.Struct("<HHIII")
@@ -26,7 +27,7 @@ def read(file: Readable, found: list[Section], needs: list[str], name: str) -> B
     """Return what an ELF file says; `name` is that of the file. Raises NotRead."""
     highest: dict[str, str] = {}
     for kind, version in _versions(file, found):
-        if _number(version) > _number(highest.get(kind, "0")):
+        if numbers(version) > numbers(highest.get(kind, "0")):
             highest[kind] = version
     is_for_torch = any(_TORCH.match(need.encode()) for need in (*needs, name.rsplit("/", 1)[-1]))
     return BuildInfo(
@@ -42,10 +43,6 @@ def python_tag(name: str) -> str | None:
     """Return the tag in an extension module's name: cp311, abi3."""
     match = _TAG.search(name)
     return (match[2] or f"cp{match[1] or match[3]}") if match else None
-
-
-def _number(version: str) -> list[int]:
-    return [int(part) for part in version.split(".")]
 
 
 def _versions(file: Readable, found: list[Section]) -> Iterator[tuple[str, str]]:

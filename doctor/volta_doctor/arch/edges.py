@@ -57,7 +57,7 @@ def fill(edge: Edge, words: Mapping[str, str]) -> tuple[str, list[str]]:
     table = compat()
     known = {
         "driver": str(table.driver.last_branch),
-        "torch": table.torch_by_profile["v100"].version,
+        "torch": table.torch,
         "cudnn": table.cudnn.below,
         "nvcc": table.toolkit.last,
         **words,

@@ -29,7 +29,6 @@ from volta_doctor.probe import Probe
 from volta_doctor.profile import Profile
 
 _WORST: tuple[Outcome, ...] = ("cannot run", "not known", "runs after JIT", "runs")
-_BEST: tuple[Outcome, ...] = ("runs", "runs after JIT", "not known", "cannot run")
 _CODES = {"cannot run": 2, "not known": 3}
 _LOOSE = "a kernel in a file of its own: its program picks one for the card"
 _GATE_CODES: dict[Gate | None, int] = {"has it": 0, "lacks it": 2, "not known": 3}
@@ -162,7 +161,7 @@ def _verdict(
         return next(outcome for outcome in _WORST if outcome in counted)
     if "runs after JIT" in counted:
         return "runs after JIT"
-    return next(outcome for outcome in _BEST if outcome in found)
+    return next(outcome for outcome in reversed(_WORST) if outcome in found)
 
 
 def _exit_code(target: TargetReport) -> int:

@@ -85,7 +85,7 @@ def line(file: CodeFile, card: Card, owners: Owners) -> str:
     owner = owners.of(file.path)
     own = canonicalize_name(owner.name) if owner else ""
     if own == "torch":
-        pin = compat().torch_by_profile["v100"].version
+        pin = compat().torch
         return f"{owners.pip} install torch=={pin}" if card.is_volta else ""
     if is_nvidias(file, owners):
         return ""

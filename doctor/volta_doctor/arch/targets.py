@@ -105,11 +105,10 @@ def _of_process(
     name = f"pid {pid}"
     root = f"/proc/{pid}/root" if proc.cgroup_of(probe, pid).container else ""
     try:
-        argv = probe.text(f"/proc/{pid}/cmdline").rstrip("\0").split("\0")
-        text = probe.text(f"/proc/{pid}/environ")
+        argv = proc.argv_of(probe, pid)
+        variables = proc.environ_of(probe, pid)
     except CannotLook:
         return None, [], [search(probe, name, None)]
-    variables = dict(part.split("=", 1) for part in text.split("\0") if "=" in part)
     exe = probe.link(f"/proc/{pid}/exe")
     _, prefix = interpreter.find(probe, Command(argv), variables, exe, root)
     env = read_env(probe, prefix, [], [name]) if prefix else None

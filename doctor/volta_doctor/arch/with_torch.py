@@ -16,7 +16,7 @@ _IN_STEP = ("torchaudio",)
 
 def pinned(env: PythonEnv) -> list[str]:
     """Return what refuses the torch of the catalogue, as pip is to be asked for it."""
-    version = compat().torch_by_profile["v100"].version
+    version = compat().torch
     others = [d for d in env.distributions if d.name != "torch"]
     refusing = sorted(d.name for d in others if d.name not in _IN_STEP and _refuses(d))
     return [*refusing, *(f"{d.name}=={version}" for d in others if d.name in _IN_STEP)]
@@ -28,7 +28,7 @@ def in_its_way(finding: Finding, env: PythonEnv) -> list[str]:
     And a torch of the same number: to pip, 2.10.0+cu130 is a 2.10.0.
     """
     found = [name for name in _packages(finding) if _of_nvidia(name)]
-    pin = compat().torch_by_profile["v100"].version
+    pin = compat().torch
     return [*found, *(["torch"] if (env.torch or "").split("+")[0] == pin else [])]
 
 
@@ -64,7 +64,7 @@ def compiled(files: list[CodeFile], env: PythonEnv, owners: rebuild.Owners) -> d
 
 
 def _refuses(package: Distribution) -> bool:
-    version = compat().torch_by_profile["v100"].version
+    version = compat().torch
     for text in package.requires:
         try:
             needed = Requirement(text)

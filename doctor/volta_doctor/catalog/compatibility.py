@@ -185,6 +185,11 @@ class Compat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     other_gpus: list[OtherGpus]
     engines: dict[str, Engine]
 
+    @property
+    def torch(self) -> str:
+        """The version of the torch that Volta's profile installs."""
+        return self.torch_by_profile["v100"].version
+
     def torch_build(self, version: str, cuda: str) -> TorchBuild | None:
         """Return the row for a torch version (2.10.0) and CUDA version (12.8), None without one."""
         from packaging.specifiers import SpecifierSet

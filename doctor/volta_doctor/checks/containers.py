@@ -81,10 +81,9 @@ def _inside(row: Row, container: str, nvml: NvmlFacts | None) -> Finding:
     lost = [error for error in refused if error and error.error == _UNKNOWN_ERROR]
     if lost:
         text = f"This {container} container has lost its GPUs: NVML says {lost[0].text}."
-        return row.fail(text, Evidence("NVML", f"{lost[0].error} ({lost[0].text})"))
+        return row.fail(text, Evidence("NVML", str(lost[0])))
     if nvml.init_error:
-        error = nvml.init_error
-        return row.unknown(f"NVML does not start in this container: {error.error} ({error.text}).")
+        return row.unknown(f"NVML does not start in this container: {nvml.init_error}.")
     return row.ok(f"This {container} container has its GPUs; the host's setup shows only there.")
 
 

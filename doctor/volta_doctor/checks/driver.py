@@ -32,7 +32,7 @@ def init_result(nvml: NvmlFacts) -> Evidence:
     error = nvml.init_error
     if nvml.problem:
         return Evidence(nvml.source, f"answers where NVML does not: {nvml.problem}")
-    return Evidence("nvmlInit", f"{error.error} ({error.text})" if error else "0 (success)")
+    return Evidence("nvmlInit", str(error) if error else "0 (success)")
 
 
 @check("driver-loaded")

@@ -16,10 +16,21 @@ def each_env(facts: Facts, row: Row, judge: Judge) -> Iterable[Finding]:
     for env in found.envs:
         if env.problem:
             yield row.unknown(f"It cannot be read: {env.problem}.", subject=env.prefix)
-        else:
+            continue
+        try:
             yield judge(env)
+        except Missing as reason:
+            yield row.unknown(str(reason), subject=env.prefix)
     if not found.envs:
         yield nothing(row, found.problem, "No server of this host runs in a Python environment.")
+
+
+def all_looked_at(facts: Facts, env: PythonEnv) -> None:
+    """Raise Missing where an environment may hold extensions that were not looked at."""
+    if facts.so_archs.data is None:
+        raise Missing(f"Its extensions were not looked at: {facts.so_archs.error}.")
+    if unread := facts.so_archs.data.unread.get(env.prefix):
+        raise Missing(f"Not all extensions were looked at: {unread[0]}.")
 
 
 def environment_of(facts: Facts, server: str) -> PythonEnv:

@@ -2,12 +2,13 @@
 
 from volta_doctor.catalog import Row
 from volta_doctor.checks.registry import check
+from volta_doctor.checks.steps import disable, enable
 from volta_doctor.facts.model import Facts
 from volta_doctor.facts.modules import parse_version
 from volta_doctor.facts.packages import PackagesFacts
 from volta_doctor.facts.pci import DEVICES
 from volta_doctor.facts.units import FABRIC_MANAGER, UnitFacts
-from volta_doctor.findings import Evidence, Finding, Step
+from volta_doctor.findings import Evidence, Finding
 from volta_doctor.words import several
 
 # NVIDIA's names of the package: nvidia-fabricmanager-580, nvidia-fabric-manager (RPM).
@@ -41,13 +42,7 @@ def fabricmanager(facts: Facts, row: Row) -> Finding:
         return _with_switches(facts, row, unit, len(switches), [bridges, seen])
     if (unit.unit_file_state or "").startswith("enabled"):
         text = "No NVSwitch is here, so Fabric Manager has nothing to do, yet it is enabled."
-        steps = [
-            Step(
-                run=["systemctl", "disable", "--now", FABRIC_MANAGER],
-                undo=["systemctl", "enable", "--now", FABRIC_MANAGER],
-            )
-        ]
-        return row.warn(text, seen, steps=steps)
+        return row.warn(text, seen, steps=[disable(FABRIC_MANAGER)])
     return row.ok("No NVSwitch is here, and Fabric Manager is not enabled.", seen)
 
 
@@ -63,13 +58,10 @@ def _with_switches(
         return row.fail(text, *seen)
     if unit.active_state != "active":
         # It starts only at the driver's own version.
-        start = Step(
-            run=["systemctl", "enable", "--now", FABRIC_MANAGER],
-            undo=["systemctl", "disable", "--now", FABRIC_MANAGER],
-        )
+        steps = [enable(FABRIC_MANAGER)] if package and driver else []
         text = f"The host has {several(switches, 'NVSwitch')}, but Fabric Manager is not active"
         state = f"{unit.load_state}, {unit.active_state}, result {unit.result}"
-        return row.fail(f"{text} ({state}).", *seen, steps=[start] if package and driver else [])
+        return row.fail(f"{text} ({state}).", *seen, steps=steps)
     if driver is None:
         return row.unknown("It is active, but the loaded driver's version is not known.", *seen)
     if package is None:

@@ -7,7 +7,7 @@ from msgspec import structs
 
 from volta_doctor.catalog import Row, compat
 from volta_doctor.facts.model import Facts, Missing
-from volta_doctor.facts.nvml import GpuFacts, NvmlError, Reading, value
+from volta_doctor.facts.nvml import GpuFacts, NvmlError, NvmlFacts, Reading, value
 from volta_doctor.findings import Evidence, Finding, Step
 
 T = TypeVar("T")
@@ -20,11 +20,17 @@ class Inapplicable(Exception):  # noqa: N818 - it is an answer, not an accident
     """The rule says nothing of this GPU; the text says why."""
 
 
-def gpus(facts: Facts) -> list[GpuFacts]:
-    """Return the GPUs. Raises Missing where NVML did not start or lists none."""
+def started(facts: Facts) -> NvmlFacts:
+    """Return what NVML says. Raises Missing where it did not start."""
     nvml = facts.nvml.need()
     if nvml.init_error:
-        raise Missing(f"NVML did not start: {nvml.init_error.error} ({nvml.init_error.text})")
+        raise Missing(f"NVML did not start: {nvml.init_error}")
+    return nvml
+
+
+def gpus(facts: Facts) -> list[GpuFacts]:
+    """Return the GPUs. Raises Missing where NVML did not start or lists none."""
+    nvml = started(facts)
     if not nvml.gpus:
         raise Missing("NVML lists no GPU")
     return nvml.gpus
@@ -38,7 +44,7 @@ def subject(gpu: GpuFacts) -> str:
 def shown(reading: object) -> str:
     """Put a reading in words: its value, NVML's error, or that it was not recorded."""
     if isinstance(reading, NvmlError):
-        return f"error {reading.error} ({reading.text})"
+        return f"error {reading}"
     return "not recorded" if reading is None else str(reading)
 
 

@@ -1,9 +1,9 @@
 """Who is on the GPUs besides the server, and does the server load them evenly?"""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from volta_doctor.catalog import Row
-from volta_doctor.checks.gpu import gpus, shown, subject, unopened
+from volta_doctor.checks.gpu import gpus, per_gpu, shown
 from volta_doctor.checks.registry import check
 from volta_doctor.checks.servers import (
     groups,
@@ -119,27 +119,20 @@ def _who(pid: int, processes: ProcessesFacts) -> str:
 
 
 @check("ghost-mem")
-def ghost_mem(facts: Facts, row: Row) -> Iterable[Finding]:
+@per_gpu
+def ghost_mem(facts: Facts, row: Row, gpu: GpuFacts) -> Finding:
     """Memory that nobody alive owns comes back with a reset only."""
-    processes = facts.processes.need()
-    for gpu in gpus(facts):
-        used, name = value(gpu.memory.used), subject(gpu)
-        if gpu.handle_error:
-            yield unopened(row, gpu)
-            continue
-        if used is None:
-            text = f"NVML does not tell the memory in use: {shown(gpu.memory.used)}."
-            yield row.unknown(text, subject=name)
-            continue
-        mib = used / _MIB
-        seen = Evidence("NVML", f"{label(gpu)}: {mib:.0f} MiB in use")
-        if mib <= _GHOST_MIB:
-            yield row.ok(f"{mib:.0f} MiB are in use.", seen, subject=name)
-            continue
-        try:
-            yield _owner(row, gpu, processes, mib, seen, _in_container(facts))
-        except Missing as reason:
-            yield row.unknown(str(reason), seen, subject=name)
+    used = value(gpu.memory.used)
+    if used is None:
+        return row.unknown(f"NVML does not tell the memory in use: {shown(gpu.memory.used)}.")
+    mib = used / _MIB
+    seen = Evidence("NVML", f"{label(gpu)}: {mib:.0f} MiB in use")
+    if mib <= _GHOST_MIB:
+        return row.ok(f"{mib:.0f} MiB are in use.", seen)
+    try:
+        return _owner(row, gpu, facts.processes.need(), mib, seen, _in_container(facts))
+    except Missing as reason:
+        return row.unknown(str(reason), seen)
 
 
 def _owner(
@@ -154,22 +147,21 @@ def _owner(
     device = f"/dev/nvidia{value(gpu.minor_number)}"
     alive = {user.pid for user in processes.gpu_users} | set(processes.hidden_pids)
     owners = (listed & alive) or {u.pid for u in processes.gpu_users if _computes(u, device)}
-    name = subject(gpu)
     if owners:
         who = ", ".join(_who(pid, processes) for pid in sorted(owners))
-        return row.ok(f"{mib:.0f} MiB are in use, by {who}.", seen, subject=name)
+        return row.ok(f"{mib:.0f} MiB are in use, by {who}.", seen)
     if container:
         text = f"{mib:.0f} MiB are in use; this {container} container hides the host's processes."
-        return row.unknown(text, seen, subject=name)
+        return row.unknown(text, seen)
     if processes.hidden:
         text = (
             f"{mib:.0f} MiB are in use; open files are hidden of"
             f" {several(processes.hidden, 'process')}: run again with sudo."
         )
-        return row.unknown(text, seen, subject=name)
+        return row.unknown(text, seen)
     dead = f" NVML still lists pid {', '.join(map(str, sorted(listed)))}." if listed else ""
     text = f"{mib:.0f} MiB are in use, and no live process has {label(gpu)} open.{dead}"
-    return row.warn(text, seen, subject=name)
+    return row.warn(text, seen)
 
 
 def _computes(user: GpuUser, device: str) -> bool:

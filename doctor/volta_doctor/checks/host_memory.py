@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from volta_doctor.catalog import Row
 from volta_doctor.checks.log import clean, kernel_log, shown, times
 from volta_doctor.checks.registry import check
+from volta_doctor.checks.servers import tensor_parallel, told
 from volta_doctor.facts.checkpoint import CheckpointFacts
 from volta_doctor.facts.host import HostFacts
 from volta_doctor.facts.host.memory import BUSY_PAGES_PER_S, LONG_SAMPLE_S, HugePages, Swap
@@ -144,7 +145,7 @@ def swap_space_thrash(facts: Facts, row: Row) -> Iterable[Finding]:
         yield row.skip("There is no server on this host.")
         return
     for server in servers:
-        space, ranks = server.flags.swap_space_gib, server.flags.tensor_parallel_size or 1
+        space, ranks = server.flags.swap_space_gib, tensor_parallel(server)
         if not space or not host.ram_bytes:
             continue
         share = space * GIB * ranks / host.ram_bytes
@@ -153,7 +154,7 @@ def swap_space_thrash(facts: Facts, row: Row) -> Iterable[Finding]:
             f" of {gib(host.ram_bytes)} of RAM."
         )
         level = row.fail if share > _REFUSED else row.warn if share > _LARGE else row.ok
-        yield level(text, Evidence(server.source, " ".join(server.argv)), subject=server.name)
+        yield level(text, told(server), subject=server.name)
     yield _thrashing(row, host, [server.name for server in servers if server.pids])
 
 

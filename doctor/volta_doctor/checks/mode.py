@@ -3,9 +3,10 @@
 from volta_doctor.catalog import Row
 from volta_doctor.checks.gpu import per_gpu, seen, setting, told
 from volta_doctor.checks.registry import check
+from volta_doctor.checks.steps import enable
 from volta_doctor.facts.model import Facts, Missing
 from volta_doctor.facts.nvml import GpuFacts
-from volta_doctor.findings import Finding, Step
+from volta_doctor.findings import Finding
 
 _DAEMON = "nvidia-persistenced"
 _MPS_DAEMON = "nvidia-cuda-mps-control"
@@ -29,14 +30,7 @@ def persistence(facts: Facts, row: Row, gpu: GpuFacts) -> Finding:
     if processes and any(process.name == _DAEMON for process in processes.tools):
         text = f"Persistence mode is off, although {_DAEMON} runs: see the options of its unit."
         return row.warn(text, evidence)
-    steps = []
-    if host and not host.container:
-        steps.append(
-            Step(
-                run=["systemctl", "enable", "--now", _DAEMON],
-                undo=["systemctl", "disable", "--now", _DAEMON],
-            )
-        )
+    steps = [enable(_DAEMON)] if host and not host.container else []
     return row.warn("Persistence mode is off.", evidence, steps=steps)
 
 

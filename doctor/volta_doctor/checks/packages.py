@@ -61,9 +61,9 @@ def listed(packages: Iterable[Package]) -> str:
     return few(list(dict.fromkeys(package.name for package in packages)))
 
 
-def of_packages(packages: Iterable[Package], limit: int = 3) -> list[Evidence]:
+def of_packages(packages: Iterable[Package]) -> list[Evidence]:
     """Show a few packages with their versions."""
-    return [Evidence("packages", f"{p.name} {p.version}") for p in packages][:limit]
+    return [Evidence("packages", f"{p.name} {p.version}") for p in packages][:3]
 
 
 @check("driver-pin")

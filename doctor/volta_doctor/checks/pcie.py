@@ -11,6 +11,7 @@ from volta_doctor.checks.gpu import (
     per_gpu,
     seen,
     shown,
+    started,
     subject,
     told,
     unopened,
@@ -40,9 +41,7 @@ _SHORTEST_S = 60  # in less time one replay would look like many a minute
 @check("gpu-count")
 def gpu_count(facts: Facts, row: Row) -> Finding:
     """A card can be missing from the bus, from the driver or from /dev."""
-    nvml, nodes = facts.nvml.need(), facts.host.need().nvidia_nodes
-    if nvml.init_error:
-        raise Missing(f"NVML did not start: {nvml.init_error.error} ({nvml.init_error.text})")
+    nvml, nodes = started(facts), facts.host.need().nvidia_nodes
     count = value(nvml.device_count)
     if count is None:
         raise Missing(f"NVML does not tell the number of GPUs: {shown(nvml.device_count)}.")

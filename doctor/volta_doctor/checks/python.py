@@ -7,7 +7,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 from volta_doctor.catalog import Row, compat
-from volta_doctor.checks.environments import each_env
+from volta_doctor.checks.environments import all_looked_at, each_env
 from volta_doctor.checks.registry import check
 from volta_doctor.facts.model import Facts
 from volta_doctor.facts.python_envs import PythonEnv
@@ -43,11 +43,7 @@ def _judge(facts: Facts, row: Row, env: PythonEnv) -> Finding:
         return row.fail(text, *foreign, subject=env.prefix, count=len(foreign))
     if found := _judge_engine(row, env):
         return found
-    if facts.so_archs.data is None:
-        text = f"Its extensions were not looked at: {facts.so_archs.error}."
-        return row.unknown(text, subject=env.prefix)
-    if unread := facts.so_archs.data.unread.get(env.prefix):
-        return row.unknown(f"Not all extensions were looked at: {unread[0]}.", subject=env.prefix)
+    all_looked_at(facts, env)
     compiled = sum(1 for package in env.distributions if package.tags)
     text = f"Its {compiled} compiled packages fit Python {env.python} ({env.tag})."
     return row.ok(text, subject=env.prefix)

@@ -1,6 +1,6 @@
 """Are the GPUs that work together joined by NVLink?"""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import combinations
 
 from volta_doctor.catalog import Row
@@ -34,6 +34,13 @@ class Links:
         self.source = topo.source
         self._place = {uuid: place for place, uuid in enumerate(topo.uuids)}
         self._links = topo.links
+
+    def shown(self, pairs: Iterable[tuple[GpuFacts, GpuFacts]]) -> list[Evidence]:
+        """Show how pairs are joined. Raises Missing as `between` does."""
+        return [
+            Evidence(self.source, f"{label(a)} - {label(b)}: {self.between(a, b)}")
+            for a, b in pairs
+        ]
 
     def between(self, one: GpuFacts, other: GpuFacts) -> str:
         """Return NV#, PIX, PXB, PHB, NODE or SYS. Raises Missing where that is not known."""
@@ -108,10 +115,7 @@ def topo_tp(facts: Facts, row: Row) -> Iterator[Finding]:
             return row.ok(text, told(server), subject=name)
         broken = {i: pairs for i, pairs in poor.items() if not links.ring(found[i])}
         pairs = [pair for pairs in (broken or poor).values() for pair in pairs]
-        seen = [
-            Evidence(links.source, f"{label(a)} - {label(b)}: {links.between(a, b)}")
-            for a, b in pairs
-        ]
+        seen = links.shown(pairs)
         if not broken:
             text = (
                 f"NVLinks form a ring through all {width} GPUs, but do not join every two"
@@ -162,10 +166,7 @@ def cuda_graph_capture(facts: Facts, row: Row) -> Iterator[Finding]:
         pairs = [pair for group in found for pair in links.unjoined(group)]
         if not pairs:
             return row.ok("NVLink joins every pair of its GPUs.", told(server), subject=name)
-        seen = [
-            Evidence(links.source, f"{label(a)} - {label(b)}: {links.between(a, b)}")
-            for a, b in pairs
-        ]
+        seen = links.shown(pairs)
         text = (
             "It captures CUDA graphs with its own all-reduce, over"
             f" {several(len(pairs), 'pair')} of GPUs that NVLink does not join: it may hang."

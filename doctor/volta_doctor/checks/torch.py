@@ -10,7 +10,7 @@ from packaging.version import InvalidVersion, Version
 from volta_doctor.arch import rules
 from volta_doctor.catalog import Row, compat
 from volta_doctor.checks.device_code import for_another_cuda
-from volta_doctor.checks.environments import each_env, volta_arch
+from volta_doctor.checks.environments import all_looked_at, each_env, volta_arch
 from volta_doctor.checks.registry import check
 from volta_doctor.facts.model import Facts
 from volta_doctor.facts.python_envs import PythonEnv
@@ -95,11 +95,7 @@ def _judge_libraries(facts: Facts, row: Row, env: PythonEnv) -> Finding:
     if found:
         text = f"Built for CUDA 13: {few([evidence.text for evidence in found])}."
         return row.fail(text, *found, subject=env.prefix, count=len(found))
-    if facts.so_archs.data is None:
-        text = f"Its extensions were not looked at: {facts.so_archs.error}."
-        return row.unknown(text, subject=env.prefix)
-    if unread := facts.so_archs.data.unread.get(env.prefix):
-        return row.unknown(f"Not all extensions were looked at: {unread[0]}.", subject=env.prefix)
+    all_looked_at(facts, env)
     count = len(env.distributions) + len(env.conda)
     return row.ok(f"None of its {count} packages is built for CUDA 13.", subject=env.prefix)
 

@@ -152,7 +152,7 @@ def power_cable(facts: Facts, row: Row) -> Iterable[Finding]:
         name, refused = subject(gpu), gpu.handle_error
         if refused and refused.error == _NO_POWER and name not in found:
             found[name] = []
-            seen = Evidence("nvmlDeviceGetHandleByIndex", f"{refused.error} ({refused.text})")
+            seen = Evidence("nvmlDeviceGetHandleByIndex", str(refused))
             yield row.fail("NVML says that its power is not attached.", seen, subject=name)
     yield from skipped
     exit_code = Evidence("nvidia-smi -q -x", f"exit code {smi.exit_code}")

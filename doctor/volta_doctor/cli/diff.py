@@ -40,7 +40,7 @@ def diff(context: click.Context, scope: Scope, old: str, new: str, form: str) ->
     facts = differ.changes(before.snapshot.facts, newer.facts)
     turns = differ.turns(before.report.findings, after.report.findings)
     told = (_json if form == "json" else _text)(before, after, facts, turns)
-    stdout("table" if form == "text" else form)
+    stdout(form)
     show(told)
     context.exit(after.report.summary.exit_code)
 

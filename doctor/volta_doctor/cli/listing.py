@@ -13,7 +13,7 @@ def listing(form: str, scope: Scope) -> None:
     from volta_doctor.catalog import checks
     from volta_doctor.cli.output import show, stdout
 
-    stdout("table" if form == "text" else form)
+    stdout(form)
     extend(scope)
     rows = checks().values()
     if form == "json":

@@ -22,7 +22,7 @@ def show(text: str) -> None:
 
 def stdout(form: str) -> TextIO:
     """Return stdout, ready for text of that format."""
-    if form == "table":
+    if form in ("table", "text"):
         sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]  # a log may hold anything
     else:
         sys.stdout.reconfigure(encoding="utf-8")  # type: ignore[union-attr]  # as JSON must be

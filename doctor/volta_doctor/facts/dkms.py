@@ -47,5 +47,5 @@ def collect(probe: Probe) -> DkmsFacts:
         present=probe.which("dkms") is not None,
         added=added,
         builds=builds,
-        kernels=installed_kernels(probe),
+        kernels=probe.once(installed_kernels),
     )

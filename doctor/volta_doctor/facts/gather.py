@@ -60,7 +60,7 @@ class Collector(NamedTuple):
 
 COLLECTORS: dict[str, Collector] = {
     "host": Collector(host.collect, limit_s=host.LIMIT_S),
-    "pci": Collector(pci.collect),
+    "pci": Collector(lambda probe: probe.once(pci.collect)),
     "modules": Collector(modules.collect),
     "nvml": Collector(lambda _probe: nvml.collect(), own_process=True, otherwise=stand_in.for_nvml),
     "smi": Collector(smi.collect, limit_s=smi.LIMIT_S + 2),

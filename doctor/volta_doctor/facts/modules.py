@@ -165,7 +165,7 @@ def find_libraries(probe: Probe) -> list[Library]:
 def collect(probe: Probe) -> ModulesFacts:
     """Read what is loaded, what would be loaded, and what programs would link to."""
     running = probe.text("/proc/sys/kernel/osrelease").strip()
-    kernels = installed_kernels(probe)
+    kernels = probe.once(installed_kernels)
     name = module_name(probe)
     looked_at = dict.fromkeys([running, *kernels[:1]])
     return ModulesFacts(

@@ -37,6 +37,17 @@ class Cgroup(NamedTuple):
     manager: int | None = None
 
 
+def argv_of(probe: Probe, pid: int) -> list[str]:
+    """Return a process's command line. Raises CannotLook."""
+    return probe.text(f"/proc/{pid}/cmdline").rstrip("\0").split("\0")
+
+
+def environ_of(probe: Probe, pid: int) -> dict[str, str]:
+    """Return the environment that a process was started with. Raises CannotLook."""
+    parts = probe.text(f"/proc/{pid}/environ").split("\0")
+    return dict(part.split("=", 1) for part in parts if "=" in part)
+
+
 def parse_stat(text: str) -> Process | None:
     """Parse the beginning of /proc/PID/stat; the name may hold spaces and parentheses."""
     match = re.match(r"(\d+) \((.*)\) (\S) (\d+)", text, re.DOTALL)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from volta_doctor.probe import CannotLook, Probe
 
 # In order of precedence: systemd.unit(5), "Unit File Load Path".
-_SYSTEM = (
+SYSTEM = (
     "/etc/systemd/system",
     "/run/systemd/system",
     "/usr/local/lib/systemd/system",
@@ -148,7 +148,7 @@ def read_units(probe: Probe) -> list[UnitFile]:
     """Read the services of the system and of every user who has a session or lingers."""
     known = accounts(probe)
     users = {int(uid) for uid in probe.names("/run/user") if uid.isdigit()}
-    scopes: list[tuple[list[str], Account | None]] = [(list(_SYSTEM), None)]
+    scopes: list[tuple[list[str], Account | None]] = [(list(SYSTEM), None)]
     homes = {known[uid].home: known[uid] for uid in sorted(users) if uid in known}
     own = probe.env.get("HOME")
     if own and own not in homes:

@@ -13,7 +13,7 @@ from volta_doctor.facts import logind, serve
 from volta_doctor.facts.cpu_list import from_systemd
 from volta_doctor.facts.serve import Server
 from volta_doctor.facts.service import parse_timespan
-from volta_doctor.facts.unit_files import accounts
+from volta_doctor.facts.unit_files import SYSTEM, accounts
 from volta_doctor.probe import CannotLook, Probe
 
 BOOTED = "/run/systemd/system"  # sd_booted(3): it exists where systemd is the init system
@@ -27,9 +27,6 @@ _UNLIMITED = ("infinity", str(2**64 - 1))  # the number is what old ones print
 # In order of precedence, as for every directory of drop-ins (systemd.syntax(7)).
 _MODULES_LOAD_D = [
     f"{base}/modules-load.d" for base in ("/etc", "/run", "/usr/local/lib", "/usr/lib", "/lib")
-]
-_UNIT_DIRECTORIES = [
-    f"{base}/systemd/system" for base in ("/etc", "/run", "/usr/local/lib", "/usr/lib", "/lib")
 ]
 
 Limit: TypeAlias = int | Literal["infinity"] | None
@@ -231,7 +228,7 @@ def find_uvm_loaders(probe: Probe, names: set[str]) -> list[UvmLoader]:
             if line.strip() in ("nvidia-uvm", "nvidia_uvm"):
                 found.append(UvmLoader(unit=MODULES_LOAD, source=file, line=number))
     for name in sorted(names):
-        paths = [f"{directory}/{name}" for directory in _UNIT_DIRECTORIES]
+        paths = [f"{directory}/{name}" for directory in SYSTEM]
         path = next((path for path in paths if "nvidia" in name and probe.exists(path)), None)
         if path and re.search(
             r"^[^#;]*(?:nvidia[-_]uvm|nvidia-modprobe\b.*\s-\w*u)", probe.text(path), re.MULTILINE

@@ -54,7 +54,7 @@ def size(probe: Probe, path: str) -> int:
 def read_metadata(probe: Probe, path: str) -> dict[str, Any]:
     """Return the pairs, without long arrays. Raises CannotLook naming the file."""
     try:
-        with probe.path(path).open("rb") as file:
+        with probe.open(path) as file:
             if file.read(4) != _MAGIC:
                 raise CannotLook(f"{path}: no GGUF file, or a part of one")
             version, _, pairs = struct.unpack("<IQQ", _take(file, 20))

@@ -24,6 +24,9 @@ class NvmlError(msgspec.Struct, frozen=True):
     error: int
     text: str
 
+    def __str__(self) -> str:
+        return f"{self.error} ({self.text})"
+
 
 Reading: TypeAlias = T | NvmlError | None
 

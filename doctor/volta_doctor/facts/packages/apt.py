@@ -218,7 +218,7 @@ def add_candidates(probe: Probe, packages: list[Package]) -> tuple[list[Package]
 def may_have_card(probe: Probe) -> bool:
     """Say whether there is an NVIDIA card, or was one when its module was loaded."""
     try:
-        return bool(pci.collect(probe).gpus) or probe.exists(PROC_VERSION)
+        return bool(probe.once(pci.collect).gpus) or probe.exists(PROC_VERSION)
     except CannotLook:
         return True
 

@@ -4,7 +4,7 @@ import posixpath
 import re
 
 from volta_doctor.facts.serve.command_line import Command
-from volta_doctor.probe import Probe
+from volta_doctor.probe import CannotLook, Probe
 
 _SCRIPT_BYTES = 256
 
@@ -79,9 +79,9 @@ def _shebang(probe: Probe, script: str, env: dict[str, str], root: str) -> str |
     its second line then names the interpreter.
     """
     try:
-        with probe.path(script).open("rb") as file:  # it may be a program of a gigabyte
+        with probe.open(script) as file:  # it may be a program of a gigabyte
             head = file.read(_SCRIPT_BYTES)
-    except OSError:
+    except (CannotLook, OSError):
         return None
     if not head.startswith(b"#!"):
         return None

@@ -47,7 +47,7 @@ def from_processes(probe: Probe) -> tuple[list[Launch], int]:
     hidden = len(stuck)  # a command line may block for ever where it is stuck in a memory fault
     for pid in processes.keys() - stuck:
         try:
-            argv = probe.text(f"/proc/{pid}/cmdline").rstrip("\0").split("\0")
+            argv = proc.argv_of(probe, pid)
         except CannotLook:
             hidden += proc.state_of(probe, pid) is not None
             continue
@@ -76,8 +76,7 @@ def _running(
     env: dict[str, str] | None = None
     problem = ""
     try:
-        text = probe.text(f"/proc/{pid}/environ")
-        env = dict(part.split("=", 1) for part in text.split("\0") if "=" in part)
+        env = proc.environ_of(probe, pid)
     except CannotLook as reason:
         problem = f"{reason}: run again with sudo"
     found = recognise(argv)

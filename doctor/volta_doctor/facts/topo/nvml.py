@@ -5,6 +5,7 @@ from typing import Any
 
 import pynvml as nvml
 
+from volta_doctor.facts import cpu_list
 from volta_doctor.facts.nvml import NvmlError
 from volta_doctor.facts.nvml.calls import attempt
 from volta_doctor.facts.topo import SELF, UNTOLD, TopoFacts
@@ -74,7 +75,9 @@ def assemble(gpus: Sequence[Any]) -> TopoFacts:
         links=[[UNTOLD if isinstance(c, NvmlError) else c for c in row] for row in links],
         p2p=p2p if told else None,
         p2p_problem=problem,
-        cpus=[_kernel_list(_bits(nvml.nvmlDeviceGetCpuAffinity, gpu)) for gpu in gpus],
+        cpus=[
+            cpu_list.write(set(_bits(nvml.nvmlDeviceGetCpuAffinity, gpu))) or None for gpu in gpus
+        ],
         nodes=[_only(_bits(nvml.nvmlDeviceGetMemoryAffinity, gpu, 0)) for gpu in gpus],
     )
 
@@ -143,14 +146,3 @@ def _bits(call: Any, gpu: Any, *scope: int) -> list[int]:
 
 def _only(bits: list[int]) -> int | None:
     return bits[0] if len(bits) == 1 else None
-
-
-def _kernel_list(bits: list[int]) -> str | None:
-    """Write numbers as the kernel does: 0-19,40-59."""
-    spans: list[list[int]] = []
-    for bit in bits:
-        if spans and spans[-1][1] == bit - 1:
-            spans[-1][1] = bit
-        else:
-            spans.append([bit, bit])
-    return ",".join(f"{a}-{b}" if b > a else str(a) for a, b in spans) or None
