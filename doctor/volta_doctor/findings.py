@@ -3,6 +3,7 @@
 from enum import Enum
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 HOST = "host"  # the subject of a finding about the machine as a whole
 
@@ -16,6 +17,14 @@ class Status(str, Enum):
     FAIL = "fail"
     UNKNOWN = "unknown"
     SKIP = "skip"
+
+
+class Confidence(str, Enum):
+    """How sure a diagnosis from a text is."""
+
+    CERTAIN = "certain"
+    LIKELY = "likely"
+    POSSIBLE = "possible"
 
 
 # Worst first. Not being able to tell outranks a warning, as it does in the exit code.
@@ -75,6 +84,9 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     (errors, pages, lines), where it can grow: a waiver ends when it has. `hides` lists the findings
     folded under this one, and `folded_under` is the root cause above this one. A `waived` one stays
     in the report and does not count for the exit code.
+
+    A text gives a finding with a `confidence`, for the reason in `because`; `missing` is the
+    evidence to bring where it does not decide, and `contradicts` the advice in it that is wrong.
     """
 
     id: str
@@ -90,3 +102,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     hides: list[str] = []
     folded_under: str | None = None
     waived: Waived | None = None
+    confidence: Confidence | UnsetType = UNSET
+    because: str | UnsetType = UNSET
+    missing: list[str] | UnsetType = UNSET
+    contradicts: list[str] | UnsetType = UNSET
