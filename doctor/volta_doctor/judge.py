@@ -90,12 +90,18 @@ def bearing(facts: Facts) -> dict[str, set[str]]:
     return found
 
 
-def fold(findings: list[Finding], bears: Mapping[str, Collection[str]] = {}) -> list[Finding]:
+def fold(
+    findings: list[Finding],
+    bears: Mapping[str, Collection[str]] = {},
+    rows: Mapping[str, Row] | None = None,
+) -> list[Finding]:
     """Put each consequence under its root cause, as the catalogue's `hides` and `blinds` say.
 
-    `bears` are the subjects that bear on others. A waived finding hides nothing: its waiver speaks
+    `bears` are the subjects that bear on others, and `rows` those of the findings, the checks'
+    where none are given. A waived finding hides nothing: its waiver speaks
     of itself alone.
     """
+    rows = rows or checks()
     cause: dict[int, int] = {}
 
     def root(index: int) -> int:
@@ -112,7 +118,7 @@ def fold(findings: list[Finding], bears: Mapping[str, Collection[str]] = {}) -> 
         if finding.status is Status.UNKNOWN:
             untold.setdefault(finding.subject, []).append(index)
     for above in found:
-        row = checks()[findings[above].id]
+        row = rows[findings[above].id]
         hidden = {index for check_id in row.hides for index in by_id.get(check_id, ())}
         if row.blinds:
             own = findings[above].subject
@@ -120,7 +126,7 @@ def fold(findings: list[Finding], bears: Mapping[str, Collection[str]] = {}) -> 
             for name in {own, HOST, *borne}:
                 hidden.update(untold.get(name, ()))
         for below in sorted(hidden):
-            explained = explains(findings[above], findings[below], bears)
+            explained = explains(findings[above], findings[below], bears, rows)
             if explained and below not in cause and root(above) != below:
                 cause[below] = above
     hides: dict[int, list[str]] = {}
@@ -138,13 +144,19 @@ def fold(findings: list[Finding], bears: Mapping[str, Collection[str]] = {}) -> 
     ]
 
 
-def explains(parent: Finding, child: Finding, bears: Mapping[str, Collection[str]] = {}) -> bool:
+def explains(
+    parent: Finding,
+    child: Finding,
+    bears: Mapping[str, Collection[str]] = {},
+    rows: Mapping[str, Row] | None = None,
+) -> bool:
     """Say whether `child` is to be read as a consequence of `parent`.
 
     What cannot be told of the whole host may be for one of its parts; but what is wrong with the
     host is not why one part of it alone cannot be read.
     """
-    row, needs = checks()[parent.id], checks()[child.id].needs
+    rows = rows or checks()
+    row, needs = rows[parent.id], rows[child.id].needs
     bears_on = {child.subject, *bears.get(child.subject, ())}
     near = parent.subject in bears_on or child.subject == HOST
     blinded = child.status is Status.UNKNOWN and not set(row.blinds).isdisjoint(needs) and near

@@ -144,7 +144,7 @@ def checks() -> dict[str, Row]:
     rows = [
         msgspec.structs.replace(row, area=area)
         for area in AREAS
-        for row in _load(f"checks/{area}.yaml", list[Row])
+        for row in load(f"checks/{area}.yaml", list[Row])
     ]
     ids = [row.id for row in rows]
     if twice := sorted({check_id for check_id in ids if ids.count(check_id) > 1}):
@@ -183,16 +183,17 @@ def nearest(name: str, known: Iterable[str]) -> str:
 @cache
 def xids() -> dict[int, XidRow]:
     """Return xid.yaml by number."""
-    return {row.xid: row for row in _load("xid.yaml", list[XidRow])}
+    return {row.xid: row for row in load("xid.yaml", list[XidRow])}
 
 
 @cache
 def compat() -> Compat:
     """Return compat.yaml. Raises ValueError naming the field that is at fault."""
-    return _load("compat.yaml", Compat)
+    return load("compat.yaml", Compat)
 
 
-def _load(name: str, kind: type[T]) -> T:
+def load(name: str, kind: type[T]) -> T:
+    """Read a table of this package. Raises ValueError naming the file and its fault."""
     import msgspec.yaml
 
     try:

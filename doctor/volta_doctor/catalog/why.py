@@ -1,10 +1,29 @@
 """What texts tell: the tables in why/, read by `volta-doctor why`. README.md has their keys."""
 
+from functools import cache
+from importlib.resources import files
 from typing import Literal
 
 import msgspec
 
+from volta_doctor.catalog import AREAS, Row, checks, load
 from volta_doctor.findings import Confidence
+
+# Areas whose causes only a text or a checkpoint shows.
+MORE_AREAS = ("checkpoint", "download", "numerics", "quant")
+UNDETERMINED = Row(
+    id="undetermined",
+    area="stack",
+    title="the evidence decides the cause",
+    needs=[],
+    rule={},
+    hides=[],
+    fix="Bring the evidence that is named.",
+    risk="none",
+    source="ours",
+)
+_TABLES = files(__package__) / "why"
+_SYMPTOMS = "symptoms"
 
 Risk = Literal["none", "restart", "reboot", "rebuild", "reconfigure", "hardware"]
 
@@ -55,3 +74,68 @@ class Symptom(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     bring: list[str]
     source: str
     examples: list[str]
+
+
+@cache
+def diagnoses() -> dict[str, Diagnosis]:
+    """Return all diagnoses by id. Raises ValueError naming the file and its fault."""
+    return {entry.id: entry for _, entry in _entries()}
+
+
+@cache
+def symptoms() -> dict[str, Symptom]:
+    """Return all symptoms by name. Raises ValueError naming the file and its fault."""
+    names = [name for name in _names() if name.startswith(_SYMPTOMS)]
+    return {s.name: s for name in names for s in load(f"why/{name}.yaml", list[Symptom])}
+
+
+@cache
+def rows() -> dict[str, Row]:
+    """Return the rows of all that `why` can name: the checks, and what only texts show.
+
+    Raises ValueError for a diagnosis that is neither.
+    """
+    found = dict(checks())
+    for area, entry in _entries():
+        row = found.get(entry.id)
+        if row:
+            found[entry.id] = msgspec.structs.replace(row, hides=[*row.hides, *entry.hides])
+            continue
+        if not (entry.title and entry.fix and entry.source):
+            raise ValueError(f"why/{area}: {entry.id} is no check, so it needs title, fix, source")
+        found[entry.id] = Row(
+            id=entry.id,
+            area=area,
+            title=entry.title,
+            needs=[],
+            rule={},
+            hides=entry.hides,
+            fix=entry.fix,
+            risk=entry.risk,
+            source=entry.source,
+            volta_note=entry.volta_note,
+            gpu=entry.gpu,
+        )
+    return found | {UNDETERMINED.id: UNDETERMINED}
+
+
+@cache
+def _entries() -> list[tuple[str, Diagnosis]]:
+    known = (*AREAS, *MORE_AREAS)
+    found: list[tuple[str, Diagnosis]] = []
+    for name in _names():
+        area = name.split("-")[0]
+        if area == _SYMPTOMS:
+            continue
+        if area not in known:
+            raise ValueError(f"why/{name}.yaml: no area {area!r}; there are {', '.join(known)}")
+        found += [(area, entry) for entry in load(f"why/{name}.yaml", list[Diagnosis])]
+    ids = [entry.id for _, entry in found]
+    if twice := sorted({name for name in ids if ids.count(name) > 1}):
+        raise ValueError(f"catalog/why: ids given twice: {', '.join(twice)}")
+    return found
+
+
+def _names() -> list[str]:
+    listed = (path.name for path in _TABLES.iterdir() if path.name.endswith(".yaml"))
+    return sorted(name.removesuffix(".yaml") for name in listed)

@@ -17,6 +17,7 @@ from volta_doctor.cli.fix import fix
 from volta_doctor.cli.listing import listing
 from volta_doctor.cli.snapshot import snapshot
 from volta_doctor.cli.watch import watch
+from volta_doctor.cli.why import why
 
 _WRONG_USAGE = 64
 _COULD_NOT_TELL = 3
@@ -32,7 +33,7 @@ def cli() -> None:
     """Say what is wrong with a V100 host, why, and the exact fix."""
 
 
-for verb in (check, fix, watch, snapshot, diff, arch, explain, listing, set_aside):
+for verb in (check, why, fix, watch, snapshot, diff, arch, explain, listing, set_aside):
     cli.add_command(verb)
 
 

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, TextIO
 import click
 
 if TYPE_CHECKING:
-    from volta_doctor.report import Report
+    from collections.abc import Mapping
+
+    from volta_doctor.report import Format, Report
 
 
 def show(text: str) -> None:
@@ -39,12 +41,19 @@ def save(path: str, data: bytes) -> None:
         raise click.ClickException(f"{path}: {error.strerror}") from error
 
 
-def publish(report: "Report", form: str, output: str | None, verbose: bool) -> None:
-    """Write a report in one of report.FORMATS to a file, or to stdout."""
+def publish(
+    report: "Report",
+    form: str,
+    output: str | None,
+    verbose: bool,
+    formats: "Mapping[str, Format] | None" = None,
+) -> None:
+    """Write a report to a file, or to stdout, in one of the formats (report.FORMATS)."""
     from volta_doctor.report import FORMATS
 
+    render = (formats or FORMATS)[form]
     if output is None or output == "-":
-        show(FORMATS[form](report, stdout(form), verbose))
+        show(render(report, stdout(form), verbose))
         return
-    text = FORMATS[form](report, io.StringIO(), verbose)
+    text = render(report, io.StringIO(), verbose)
     save(output, f"{text.removesuffix(chr(10))}\n".encode())

@@ -1,0 +1,114 @@
+"""What readers find in texts: partial facts, where they stand, and which checks they suffice for.
+
+The sections are those of a snapshot; what a text does not say is left at its default.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, NamedTuple
+
+import msgspec
+
+from volta_doctor.facts.model import SECTIONS, Facts, Section
+from volta_doctor.findings import Evidence
+
+
+class Seen(NamedTuple):
+    """A value as facts hold it, in words, of a section, and the line that it was read from."""
+
+    section: str
+    value: str
+    evidence: Evidence
+
+
+class Config(NamedTuple):
+    """A JSON file of a checkpoint: config.json, hf_quant_config.json, an index; `name` if known."""
+
+    name: str
+    content: dict[str, Any]
+    evidence: Evidence
+
+
+class Listed(NamedTuple):
+    """A file in a listing: its name and its bytes, as exact as the listing."""
+
+    name: str
+    bytes: int
+    evidence: Evidence
+
+
+class Part(NamedTuple):
+    """What one reader found in one place.
+
+    `judges` names the checks whose rules these facts suffice for, if the others' are there too: a
+    text that shows one GPU does not show that the host has no other. `cards` are the names of GPUs
+    as they stand there.
+    """
+
+    facts: Facts = Facts()
+    judges: Collection[str] = ()
+    seen: Collection[Seen] = ()
+    cards: Collection[str] = ()
+    configs: Collection[Config] = ()
+    listed: Collection[Listed] = ()
+
+
+def section(data: Any) -> Section[Any]:
+    """Return a section that holds these facts."""
+    return Section(ok=True, data=data)
+
+
+def merged(parts: Iterable[Part]) -> Facts:
+    """Put the facts of all parts together; of two values the first holds."""
+    found: dict[str, Any] = {}
+    for part in parts:
+        for name in SECTIONS:
+            theirs: Section[Any] = getattr(part.facts, name)
+            if theirs.data is None:
+                continue
+            ours = found.get(name)
+            data = _merge(ours.data, theirs.data) if ours else theirs.data
+            found[name] = section(data)
+    return Facts(**found)
+
+
+# By which field the items of a list are told apart, the first that both have.
+_KEYS = ("uuid", "subject", "prefix", "path", "bus_id", "name", "server", "index", "pid")
+
+
+def _merge(ours: Any, theirs: Any) -> Any:
+    if isinstance(ours, msgspec.Struct) and type(ours) is type(theirs):
+        fields = {
+            name: _merge(getattr(ours, name), getattr(theirs, name))
+            for name in ours.__struct_fields__
+        }
+        return msgspec.structs.replace(ours, **fields)
+    if isinstance(ours, list) and isinstance(theirs, list):
+        return _merge_lists(ours, theirs)
+    if isinstance(ours, Mapping) and isinstance(theirs, Mapping):
+        return {**theirs, **ours}
+    return theirs if _is_nothing(ours) else ours
+
+
+def _merge_lists(ours: list[Any], theirs: list[Any]) -> list[Any]:
+    found = list(ours)
+    for item in theirs:
+        same = next((n for n, known in enumerate(found) if _is_same(known, item)), None)
+        if same is None:
+            found.append(item)
+        else:
+            found[same] = _merge(found[same], item)
+    return found
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    if not isinstance(one, msgspec.Struct):
+        return bool(one == other)
+    for key in _KEYS:
+        mine, yours = getattr(one, key, None), getattr(other, key, None)
+        if not _is_nothing(mine) and not _is_nothing(yours):
+            return bool(mine == yours)
+    return bool(one == other)
+
+
+def _is_nothing(value: Any) -> bool:
+    return value is None or value == "" or value == [] or value == {}

@@ -1,0 +1,66 @@
+"""Where texts come from: files and stdin, plain or compressed, as pieces of whole lines."""
+
+import bz2
+import gzip
+import io
+import lzma
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO, cast
+
+STDIN = "stdin"
+_PIECE = 1 << 20
+_LONGEST_LINE = 8 << 20  # what is longer is cut: it is no text
+_MAGICS = {b"\x1f\x8b": gzip.GzipFile, b"BZh": bz2.BZ2File, b"\xfd7zXZ\x00": lzma.LZMAFile}
+_HEAD = max(map(len, _MAGICS))
+
+
+class SourceError(OSError):
+    """A source that cannot be read; the message names it, what is wrong, and what to do."""
+
+
+def name_of(path: str) -> str:
+    """Return what a report calls a source."""
+    return STDIN if path == "-" else path
+
+
+def pieces(path: str) -> Iterator[bytes]:
+    """Yield a source in pieces that end with a line. Raises SourceError."""
+    name = name_of(path)
+    try:
+        with _opened(path) as file:
+            yield from _whole_lines(file)
+    except (EOFError, lzma.LZMAError, gzip.BadGzipFile) as error:
+        raise SourceError(f"{name}: the compressed file is damaged: {error}") from error
+    except SourceError:
+        raise
+    except OSError as error:
+        raise SourceError(f"{name}: {error.strerror or error}") from error
+
+
+def _opened(path: str) -> BinaryIO:
+    if path == "-":
+        raw = cast("io.BufferedReader", sys.stdin.buffer)
+    elif Path(path).is_dir():
+        raise SourceError(f"{path}: a directory; name the files in it, as in {path}/*.log")
+    else:
+        raw = Path(path).open("rb")  # noqa: SIM115 - the caller closes it
+    head = raw.peek(_HEAD)[:_HEAD]
+    for magic, unpack in _MAGICS.items():
+        if head.startswith(magic):
+            return cast("BinaryIO", unpack(raw))
+    return raw
+
+
+def _whole_lines(file: BinaryIO) -> Iterator[bytes]:
+    rest = b""
+    while piece := file.read(_PIECE):
+        end = piece.rfind(b"\n") + 1
+        if end:
+            yield rest + piece[:end]
+            rest = piece[end:]
+        elif len(rest) < _LONGEST_LINE:
+            rest += piece
+    if rest:
+        yield rest

@@ -1,0 +1,157 @@
+"""A text as `why` sees it: numbered lines, rid of what terminals, loggers and browsers put in."""
+
+import html
+import re
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from volta_doctor.findings import Evidence
+
+_MAX_LINE = 4_000  # characters; what is longer is data, or a log of one line
+_KEPT_TEXT = 400  # characters of a line that a report quotes
+_TERMINAL = re.compile(
+    r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[()][A-B0]"
+)
+_INVISIBLE = re.compile(r"[\u200b-\u200f\u2060\ufeff\u00ad]")
+_PLAIN = str.maketrans(
+    {
+        **dict.fromkeys("\u00a0\u2002\u2003\u2007\u2009\u202f\u3000\x0b\x0c", " "),
+        **dict.fromkeys("\u2018\u2019\u201a\u2032", "'"),
+        **dict.fromkeys("\u201c\u201d\u201e", '"'),
+        **dict.fromkeys("\u2010\u2011\u2012\u2013\u2212", "-"),
+        "\r": " ",
+    }
+)
+
+# What stands before a message on each of its lines: marks of a quotation, times, hosts, tags of
+# journald, Docker Compose, Ray and Kubernetes, worker names, levels, source positions.
+_PREFIX = re.compile(
+    r"""(?:
+      [>|]\s+
+    | \[\s*\d+\.\d+\]\s*(?:\[\s*[TC]?\d+\]\s*)?
+    | \[?(?:\w{3}\s+)?\w{3}\s+\d{1,2}\s+\d{2}:\d{2}:\d{2}(?:\s+\d{4})?\]?\s+
+    | \[?\d{4}[-/]\d{2}[-/]\d{2}[T\s]\d{2}:\d{2}:\d{2}\S*\s+
+    | \d{2}-\d{2}\s+(?:\d{2}:\d{2}:\d{2}\S*\s+)?
+    | \(\w[\w.-]*(?:\s+(?:pid|ip|rank)=\S+)*\)\s+
+    | (?:DEBUG|INFO|WARN(?:ING)?|ERROR|CRITICAL|FATAL)[\s:]+
+    | \[\w[\w./-]*\.(?:py|cpp|cc|cu|h|cuh|go|rs):\d+\]\s*
+    | \w[\w./-]*\.(?:py|cpp|cc|cu|go):\d+\]\s*
+    | [\w.-]+\s+(?:kernel|systemd|dockerd|ollama|python3?)(?:\[\d+\])?:\s+
+    | (?:kernel|NVRM):\s*
+    | [\w.-]+\[\d+\]:\s+
+    | [\w-]{2,40}\s+\|\s+
+    )""",
+    re.VERBOSE,
+)
+_PREFIXES = 8
+
+
+class Line(NamedTuple):
+    """One line: its number from 1 in its source, and its text."""
+
+    number: int
+    text: str
+
+    @property
+    def body(self) -> str:
+        """The text without what loggers put before it."""
+        start = 0
+        for _ in range(_PREFIXES):
+            match = _PREFIX.match(self.text, start)
+            if not match:
+                break
+            start = match.end()
+        return self.text[start:].strip() if start else self.text.strip()
+
+
+class Text(NamedTuple):
+    """One source: its name, its lines, and whether some were `left_out` because there are many.
+
+    `data` is the text as it came, empty where lines were left out.
+    """
+
+    name: str
+    lines: list[Line]
+    left_out: bool = False
+    data: bytes = b""
+
+    def evidence(self, line: Line) -> Evidence:
+        """Quote a line."""
+        return Evidence(self.name, " ".join(line.text.split())[:_KEPT_TEXT], line.number)
+
+    def blocks(self) -> Iterator[list[Line]]:
+        """Yield runs of lines between blank ones, and between those that were left out."""
+        block: list[Line] = []
+        for line in self.lines:
+            gap = block and line.number != block[-1].number + 1
+            if gap or not line.text.strip():
+                if block:
+                    yield block
+                block = []
+            if line.text.strip():
+                block.append(line)
+        if block:
+            yield block
+
+    def joined(self) -> str:
+        """Return all lines as one text."""
+        return "\n".join(line.text for line in self.lines)
+
+
+class Squeezed:
+    """A text without any blanks and prefixes, in which a broken or badly spaced line is whole."""
+
+    def __init__(self, text: Text) -> None:
+        self._lines = text.lines
+        parts: list[str] = []
+        self._starts: list[int] = []
+        length = 0
+        for line in text.lines:
+            squeezed = squeeze(line.body)
+            self._starts.append(length)
+            parts.append(squeezed)
+            length += len(squeezed.encode())
+        self.data = "".join(parts).encode()
+
+    def lines(self, start: int, end: int) -> list[Line]:
+        """Return the lines that hold the bytes from `start` to `end`."""
+        from bisect import bisect_left, bisect_right
+
+        first = bisect_right(self._starts, start) - 1
+        last = bisect_left(self._starts, end) - 1
+        return [line for line in self._lines[first : last + 1] if line.text.strip()]
+
+
+def squeeze(text: str) -> str:
+    """Return a text without blanks."""
+    return "".join(text.split())
+
+
+def clean(raw: str) -> str:
+    """Return one line in plain characters, as the program printed it."""
+    text = raw[:_MAX_LINE]
+    if "\x1b" in text:
+        text = _TERMINAL.sub("", text)
+    if not text.isascii():
+        text = _INVISIBLE.sub("", text)
+    text = text.translate(_PLAIN).replace('\\"', '"')
+    if "&" in text and ";" in text:
+        text = html.unescape(text)
+    return text.rstrip()
+
+
+def parse(name: str, data: bytes) -> Text:
+    """Return all lines of a text that is held in memory."""
+    return Text(name, number_lines(decode(data).split("\n")), data=data)
+
+
+def number_lines(raw: Iterable[str], first: int = 1) -> list[Line]:
+    """Clean and number lines."""
+    return [Line(number, clean(line)) for number, line in enumerate(raw, first)]
+
+
+def decode(data: bytes) -> str:
+    """Return the characters; PowerShell redirects in UTF-16, and a log may hold anything."""
+    if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        return data.decode("utf-16", errors="replace")
+    return data.decode("utf-8-sig" if data[:3] == b"\xef\xbb\xbf" else "utf-8", errors="replace")

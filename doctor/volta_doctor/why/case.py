@@ -1,0 +1,172 @@
+"""A case: all texts that belong together, and what was read from them."""
+
+from collections.abc import Iterable
+from functools import cached_property
+from typing import NamedTuple
+
+from volta_doctor.catalog import compat
+from volta_doctor.catalog.why import Message, Symptom
+from volta_doctor.facts.model import Facts
+from volta_doctor.facts.nvml import value
+from volta_doctor.facts.serve.engines import Flags
+from volta_doctor.findings import Evidence
+from volta_doctor.logs.parts import Config, Listed, Part, Seen, merged
+from volta_doctor.logs.patterns import Pattern
+from volta_doctor.logs.text import Squeezed, Text
+from volta_doctor.profile import Profile
+
+_PROFILE = "text"
+_SQUEEZED_LINES = 6_000  # of a text that is also looked at without its line ends
+
+
+class Hit(NamedTuple):
+    """A message or a symptom that was found: its named groups, its lines, and how many there are.
+
+    `order` is where in the case it stands first.
+    """
+
+    groups: dict[str, str]
+    evidence: list[Evidence]
+    times: int
+    order: tuple[int, int]
+
+
+class Said(NamedTuple):
+    """A message of a diagnosis, found."""
+
+    check_id: str
+    message: Message
+    hit: Hit
+
+
+class Case:
+    """What is known: texts, facts from dumps, messages, symptoms."""
+
+    def __init__(self, texts: list[Text], parts: Iterable[Part], facts: Facts | None = None):
+        self.texts = texts
+        self.parts = list(parts)
+        self.facts = merged([*([Part(facts)] if facts else []), *self.parts])
+        self.said: list[Said] = []
+        self.symptoms: dict[str, tuple[Symptom, Hit]] = {}
+
+    @cached_property
+    def squeezed(self) -> list[tuple[Text, Squeezed]]:
+        """The short texts without blanks and line ends."""
+        short = [text for text in self.texts if len(text.lines) <= _SQUEEZED_LINES]
+        return [(text, Squeezed(text)) for text in short]
+
+    @cached_property
+    def cards(self) -> list[str]:
+        """The names of the GPUs that the texts show, or their capability."""
+        nvml = self.facts.nvml.data
+        named = [value(gpu.name) or "" for gpu in nvml.gpus] if nvml else []
+        told = [card for part in self.parts for card in part.cards]
+        return list(dict.fromkeys(filter(None, [*named, *told])))
+
+    @cached_property
+    def capabilities(self) -> set[str]:
+        """The compute capabilities of the cards, as far as they are known."""
+        nvml = self.facts.nvml.data
+        found = {value(gpu.compute_capability) for gpu in nvml.gpus} if nvml else set()
+        found |= {capability_of(card) for card in self.cards}
+        return {capability for capability in found if capability}
+
+    @property
+    def card(self) -> str:
+        """`volta`, `other` where only other cards are named, `unknown` where none is."""
+        if compat().volta.compute_capability in self.capabilities:
+            return "volta"
+        return "other" if self.capabilities else "unknown"
+
+    @property
+    def profile(self) -> Profile:
+        """As which host the facts are judged: as one with Volta cards, unless others are named."""
+        if self.card == "other":
+            cards = ", ".join(self.cards)
+            reason = f"the text names {cards}: no Volta card, and the rules are for Volta"
+            return Profile(name=_PROFILE, gpu="nvidia", reason=reason, cards=self.cards)
+        reason = f"the text names {', '.join(self.cards)}"
+        if self.card == "unknown":
+            reason = "the text names no card, so it is judged as that of a V100"
+        return Profile(name=_PROFILE, gpu="volta", reason=reason, cards=self.cards)
+
+    @property
+    def configs(self) -> list[Config]:
+        """The JSON files of checkpoints."""
+        return [config for part in self.parts for config in part.configs]
+
+    @property
+    def listed(self) -> list[Listed]:
+        """The files of listings."""
+        return [file for part in self.parts for file in part.listed]
+
+    @property
+    def seen(self) -> list[Seen]:
+        """Where the values of facts stand."""
+        return [seen for part in self.parts for seen in part.seen]
+
+    @property
+    def flags(self) -> Flags:
+        """The flags of the first server that the texts show; none set where they show none."""
+        servers = self.facts.serve.data.servers if self.facts.serve.data else []
+        return servers[0].flags if servers else Flags()
+
+    def found(self, check_id: str) -> bool:
+        """Say whether a message of a diagnosis was found."""
+        return any(said.check_id == check_id for said in self.said)
+
+    def lines(self, pattern: str, most: int = 3) -> list[Evidence]:
+        """Return the first lines that hold a pattern (as in the tables)."""
+        hit = find(self, Pattern(pattern), most)
+        return hit.evidence if hit else []
+
+    def groups(self, pattern: str) -> dict[str, str] | None:
+        """Return the named groups of a pattern's first match; None where it matches nowhere."""
+        hit = find(self, Pattern(pattern), 1)
+        return hit.groups if hit else None
+
+
+def find(case: Case, pattern: Pattern, most: int = 3) -> Hit | None:
+    """Look for a pattern in all lines, then in the texts without their line ends."""
+    first: dict[str, str] | None = None
+    seen: list[Evidence] = []
+    count, order = 0, (0, 0)
+    for number, text in enumerate(case.texts):
+        for line in text.lines:
+            groups = pattern.search(line.text.encode())
+            if groups is None:
+                continue
+            count += 1
+            if first is None:
+                first, order = groups, (number, line.number)
+            if len(seen) < most:
+                seen.append(text.evidence(line))
+    if first is not None:
+        return Hit(first, seen, count, order)
+    return find_broken(case, pattern)
+
+
+def find_broken(case: Case, pattern: Pattern) -> Hit | None:
+    """Look for a pattern across broken lines and stray blanks."""
+    if pattern.whole_lines:
+        return None
+    for number, (text, squeezed) in enumerate(case.squeezed):
+        match = pattern.search_squeezed(squeezed.data)
+        if match:
+            groups, start, end = match
+            lines = squeezed.lines(start, end)
+            if lines:
+                return Hit(
+                    groups, [text.evidence(n) for n in lines[:6]], 1, (number, lines[0].number)
+                )
+    return None
+
+
+def capability_of(name: str) -> str | None:
+    """Return the compute capability of a card by its name (compat.yaml), or of `7.0` itself."""
+    words = " ".join(name.lower().replace("-", " ").split())
+    known = compat().gpus.capabilities
+    if words in known.values():
+        return words
+    like = [card for card in known if f" {card} " in f" {words} "]
+    return known[max(like, key=len)] if like else None

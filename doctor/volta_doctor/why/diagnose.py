@@ -1,0 +1,207 @@
+"""From a case to findings: what the texts say, what the facts in them say, and what is missing."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from msgspec import UNSET, structs
+
+from volta_doctor.catalog import Row, checks
+from volta_doctor.catalog.why import UNDETERMINED, Symptom, rows
+from volta_doctor.findings import (
+    HOST,
+    SEVERITY,
+    Confidence,
+    Finding,
+    Remedy,
+    Status,
+)
+from volta_doctor.judge import bearing, examine, fold
+from volta_doctor.profile import detect
+from volta_doctor.why import messages, rules
+from volta_doctor.why.case import Case, Hit, Said
+
+_FOUND = (Status.FAIL, Status.WARN, Status.INFO)
+_CONFIDENCE = tuple(Confidence)
+_MOST_EVIDENCE = 8
+_SAYS_SO = "the text says so itself"
+_FACTS_DECIDE = "the facts in the text decide it"
+_NO_CARD = "the text does not name the card; on a V100 it is so"
+_ANYWHERE = (1 << 30, 0)  # behind all that stands somewhere
+
+
+class Weighed(NamedTuple):
+    """A finding, whether an error in the text is explained by it, and where the text shows it."""
+
+    finding: Finding
+    explains_error: bool
+    order: tuple[int, int] = _ANYWHERE
+
+
+def diagnose(case: Case, saved: Sequence[Finding] = (), whole_host: bool = False) -> list[Finding]:
+    """Return what is wrong, rank 1 first: problems, then what was looked at and is in order.
+
+    `saved` are the findings of reports. With the facts of a `whole_host` every check is made, and
+    what cannot be told of it is told.
+    """
+    messages.look(case)
+    found = [*_from_messages(case), *_from_rules(case), *_from_facts(case)]
+    found += [Weighed(finding, False) for finding in saved]
+    if whole_host:
+        profile = detect(case.facts)
+        found += [
+            Weighed(finding, False)
+            for row in checks().values()
+            for finding in examine(case.facts, row, profile)
+        ]
+    return _rank(list(_with_symptoms(case, _one_each(found))), case)
+
+
+def _from_messages(case: Case) -> Iterator[Weighed]:
+    for said in case.said:
+        row, hit = rows()[said.check_id], said.hit
+        message = said.message.says.format_map(hit.groups)
+        subject = said.message.subject.format_map(hit.groups) or HOST
+        make = {"fail": row.fail, "warn": row.warn, "info": row.info}[said.message.level]
+        finding = make(message, *hit.evidence, subject=subject, count=hit.times)
+        yield Weighed(_sure(finding, said), True, hit.order)
+
+
+def _sure(finding: Finding, said: Said) -> Finding:
+    """Put to a finding how sure it is, and which advice in the text it contradicts."""
+    message = said.message
+    because = message.because or _SAYS_SO
+    against = [message.contradicts.format_map(said.hit.groups)] if message.contradicts else UNSET
+    return structs.replace(
+        finding, confidence=message.confidence, because=because, contradicts=against
+    )
+
+
+def _from_rules(case: Case) -> Iterator[Weighed]:
+    for check_id, functions in rules.load().items():
+        for function in functions:
+            for finding in function(case, rows()[check_id]):
+                if finding.confidence is UNSET:
+                    finding = structs.replace(
+                        finding, confidence=Confidence.CERTAIN, because=_FACTS_DECIDE
+                    )
+                yield Weighed(finding, True, _order(case, finding))
+
+
+def _from_facts(case: Case) -> Iterator[Weighed]:
+    """Judge the facts in the texts as those of a host; what they do not tell is left out."""
+    judged = {check_id for part in case.parts for check_id in part.judges}
+    for check_id in sorted(judged & checks().keys()):
+        row = rows()[check_id]
+        for finding in examine(case.facts, row, case.profile):
+            logged = "kernel_log" in row.needs  # some lines of it are no clean log
+            if finding.status in _FOUND or (finding.status is Status.OK and not logged):
+                finding = _with_places(case, row, finding)
+                yield Weighed(finding, logged, _order(case, finding))
+
+
+def _with_places(case: Case, row: Row, finding: Finding) -> Finding:
+    """Replace what a check saw on a host by the lines of the text that told it."""
+    words = "\n".join([finding.message, finding.subject, *(e.text for e in finding.evidence)])
+    of_row = [seen for seen in case.seen if seen.section in (*row.needs, *row.uses)]
+    told = [seen.evidence for seen in of_row if seen.value and seen.value in words]
+    places = list(dict.fromkeys(told or [seen.evidence for seen in of_row]))[:_MOST_EVIDENCE]
+    assumed = case.card == "unknown" and row.gpu == "volta"
+    return structs.replace(
+        finding,
+        evidence=places or finding.evidence,
+        confidence=Confidence.LIKELY if assumed else Confidence.CERTAIN,
+        because=_NO_CARD if assumed else _FACTS_DECIDE,
+    )
+
+
+def _one_each(found: Iterable[Weighed]) -> list[Weighed]:
+    """Put together what several messages, rules and facts say of one thing and one subject."""
+    groups: dict[tuple[str, str], list[Weighed]] = {}
+    for weighed in found:
+        groups.setdefault((weighed.finding.id, weighed.finding.subject), []).append(weighed)
+    joined = []
+    for group in groups.values():
+        group.sort(key=lambda w: (_severity(w.finding), _doubt(w.finding), w.order))
+        first = group[0].finding
+        same = [w.finding for w in group if w.finding.status in _FOUND or w is group[0]]
+        evidence = list(dict.fromkeys(e for finding in same for e in finding.evidence))
+        against = [text for finding in same for text in finding.contradicts or ()]
+        finding = structs.replace(
+            first,
+            evidence=evidence[:_MOST_EVIDENCE],
+            contradicts=list(dict.fromkeys(against)) or UNSET,
+        )
+        explains = any(w.explains_error for w in group)
+        joined.append(Weighed(finding, explains, min(w.order for w in group)))
+    return joined
+
+
+def _with_symptoms(case: Case, found: list[Weighed]) -> Iterator[Weighed]:
+    """Give each symptom to what explains it, else ask for the evidence that would decide."""
+    for symptom, hit in case.symptoms.values():
+        problems = {w.finding.id for w in found if w.finding.status in _FOUND}
+        named = [suspect for suspect in symptom.suspects if suspect in problems]
+        if named:
+            found = [_explaining(w, hit) if w.finding.id == named[0] else w for w in found]
+        elif problems.isdisjoint(symptom.explained_by):
+            yield Weighed(_undetermined(symptom, hit), True, hit.order)
+    yield from found
+
+
+def _explaining(weighed: Weighed, hit: Hit) -> Weighed:
+    finding = weighed.finding
+    evidence = list(dict.fromkeys([*finding.evidence, *hit.evidence]))[:_MOST_EVIDENCE]
+    return Weighed(structs.replace(finding, evidence=evidence), True, min(weighed.order, hit.order))
+
+
+def _undetermined(symptom: Symptom, hit: Hit) -> Finding:
+    causes = ", ".join(symptom.suspects)
+    which = f" It may be {causes}: the text does not decide." if causes else ""
+    finding = UNDETERMINED.unknown(
+        f"{symptom.means[0].upper()}{symptom.means[1:]}.{which}", *hit.evidence
+    )
+    return structs.replace(
+        finding,
+        subject=symptom.name,
+        remedy=Remedy(f"Bring {'; '.join(symptom.bring)}.", "none"),
+        missing=symptom.bring,
+        confidence=Confidence.POSSIBLE,
+        because="this message has several causes, and nothing else in the text tells them apart",
+    )
+
+
+def _rank(found: list[Weighed], case: Case) -> list[Finding]:
+    folded = fold([w.finding for w in found], bearing(case.facts), rows())
+
+    def weight(pair: tuple[Weighed, Finding]) -> tuple[object, ...]:
+        weighed, finding = pair
+        return (
+            _severity(finding),
+            finding.folded_under is not None,
+            not weighed.explains_error,
+            _doubt(finding),
+            -len(finding.hides),
+            weighed.order,
+        )
+
+    ordered = sorted(zip(found, folded, strict=True), key=weight)
+    return [structs.replace(f, rank=number) for number, (_, f) in enumerate(ordered, 1)]
+
+
+def _severity(finding: Finding) -> int:
+    return SEVERITY.index(finding.status)
+
+
+def _doubt(finding: Finding) -> int:
+    return _CONFIDENCE.index(finding.confidence) if finding.confidence else 0
+
+
+def _order(case: Case, finding: Finding) -> tuple[int, int]:
+    """Return where the case first shows a finding."""
+    names = [text.name for text in case.texts]
+    places = [
+        (names.index(seen.source), seen.line or 0)
+        for seen in finding.evidence
+        if seen.source in names
+    ]
+    return min(places, default=_ANYWHERE)

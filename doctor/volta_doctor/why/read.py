@@ -1,0 +1,66 @@
+"""From names of files to a case: texts, saved snapshots and saved reports."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from volta_doctor.facts.model import Facts, Snapshot, SnapshotError, decode
+from volta_doctor.findings import Finding
+from volta_doctor.logs import excerpt, readers
+from volta_doctor.logs.text import Text
+from volta_doctor.why import messages
+from volta_doctor.why.case import Case
+
+
+class Files(NamedTuple):
+    """What was read: the case, the findings of saved reports, and what is to be said of a file."""
+
+    case: Case
+    snapshot: Snapshot | None
+    findings: list[Finding]
+    notes: list[str]
+
+
+class _Report(msgspec.Struct):
+    schema: int
+    findings: list[Finding]
+
+
+def read(paths: Sequence[str]) -> Files:
+    """Read all files of a case. Raises SourceError."""
+    words = list(messages.words())
+    texts: list[Text] = []
+    snapshot: Snapshot | None = None
+    findings: list[Finding] = []
+    notes: list[str] = []
+    for path in paths:
+        text = excerpt.read(path, words)
+        json = text.data if text.data.lstrip()[:1] == b"{" else b""
+        if b'"facts"' in json and (taken := _snapshot(json)):
+            snapshot = snapshot or taken
+        elif b'"findings"' in json and (saved := _report(json)):
+            findings += saved
+        elif not text.lines:
+            notes.append(f"{text.name}: no text in it")
+        else:
+            texts.append(text)
+            if text.left_out:
+                notes.append(f"{text.name}: of so long a text only what is near known words")
+    parts = [part for text in texts for part in readers.read(text)]
+    facts: Facts | None = snapshot.facts if snapshot else None
+    return Files(Case(texts, parts, facts), snapshot, findings, notes)
+
+
+def _snapshot(data: bytes) -> Snapshot | None:
+    try:
+        return decode(data)
+    except SnapshotError:
+        return None
+
+
+def _report(data: bytes) -> list[Finding] | None:
+    try:
+        return msgspec.json.decode(data, type=_Report).findings
+    except msgspec.DecodeError:
+        return None
