@@ -1,4 +1,4 @@
-"""Writes what is derived: docs/checks.md from the catalogue, and the schemas of the reports.
+"""Writes what is derived: docs/checks.md, parts of docs/why.md, and the schemas of the reports.
 
 python -m volta_doctor.docs
 """
@@ -12,7 +12,9 @@ import msgspec
 from volta_doctor.arch.report import ArchReport
 from volta_doctor.catalog import Row, checks
 from volta_doctor.report import Report
+from volta_doctor.why import document
 
+WHY_MD = Path(__file__).parents[2] / "docs/why.md"
 CHECKS_MD = Path(__file__).parents[2] / "docs/checks.md"
 SCHEMA_JSON = Path(__file__).parent / "report/schema.json"
 ARCH_SCHEMA_JSON = Path(__file__).parent / "arch/schema.json"
@@ -80,5 +82,6 @@ def schema_json(report: type[Report | ArchReport] = Report) -> str:
 
 if __name__ == "__main__":
     CHECKS_MD.write_text(checks_md())
+    WHY_MD.write_text(document.refreshed(WHY_MD.read_text()))
     SCHEMA_JSON.write_text(schema_json())
     ARCH_SCHEMA_JSON.write_text(schema_json(ArchReport))

@@ -198,5 +198,5 @@ def load(name: str, kind: type[T]) -> T:
 
     try:
         return msgspec.yaml.decode((files(__name__) / name).read_bytes(), type=kind)
-    except msgspec.ValidationError as error:
+    except msgspec.DecodeError as error:
         raise ValueError(f"{name}: {error}") from error

@@ -89,7 +89,6 @@ def symptoms() -> dict[str, Symptom]:
     return {s.name: s for name in names for s in load(f"why/{name}.yaml", list[Symptom])}
 
 
-@cache
 def rows() -> dict[str, Row]:
     """Return the rows of all that `why` can name: the checks, and what only texts show.
 

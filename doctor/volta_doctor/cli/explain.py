@@ -1,8 +1,13 @@
 """`volta-doctor explain ID`: all that the catalogue knows of a check."""
 
+from typing import TYPE_CHECKING
+
 import click
 
 from volta_doctor.cli.options import Scope, extend, scoped
+
+if TYPE_CHECKING:
+    from volta_doctor.catalog import Row
 
 _GPU = {
     "": "any host",
@@ -23,16 +28,21 @@ _RISKS = {
 @click.argument("check_id", metavar="ID")
 @scoped("plugins")
 def explain(check_id: str, scope: Scope) -> None:
-    """Tell a check's claim, when it complains, why, and what to do."""
+    """Tell a check's claim, when it complains, why, and what to do.
+
+    ID may also be a cause that only `why` names.
+    """
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
     from volta_doctor.catalog import checks, nearest
+    from volta_doctor.catalog import why as of_texts
     from volta_doctor.cli.output import show, stdout
 
     extend(scope)
-    rows = checks()
+    rows = of_texts.rows()
+    text = of_texts.diagnoses().get(check_id)
     if check_id not in rows:
         raise click.UsageError(f"no check {check_id!r}{nearest(check_id, rows)}")
     row = rows[check_id]
@@ -45,11 +55,12 @@ def explain(check_id: str, scope: Scope) -> None:
     told: dict[str, str] = {
         "claim": row.title,
         "area": row.area,
-        "judges": _GPU[row.gpu] + "; it loads the GPUs, so only with --active" * row.active,
+        "judges": _judges(row) if check_id in checks() else "texts, by volta-doctor why",
         **{str(level): text for level, text in row.rule.items()},
-        "unknown": "a fact that it needs could not be had",
+        "unknown": "a fact that it needs could not be had" if row.needs else "",
         "needs": ", ".join(row.needs),
         "uses too": ", ".join(row.uses),
+        "in a text": text.relies if text else "",
         "fix": row.fix,
         "risk": f"{row.risk}: {_RISKS[row.risk]}",
         "on Volta": row.volta_note,
@@ -69,3 +80,7 @@ def explain(check_id: str, scope: Scope) -> None:
         console.print(Text(row.id, style="bold"))
         console.print(table)
     show("\n".join(line.rstrip() for line in capture.get().splitlines()))
+
+
+def _judges(row: "Row") -> str:
+    return _GPU[row.gpu] + "; it loads the GPUs, so only with --active" * row.active

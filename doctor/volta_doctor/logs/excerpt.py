@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from volta_doctor.logs.patterns import options
-from volta_doctor.logs.sources import name_of, pieces
+from volta_doctor.logs.sources import Source
 from volta_doctor.logs.text import Line, Text, decode, number_lines, parse
 
 WHOLE = 8 << 20  # bytes of a text that is looked at whole
@@ -17,6 +17,8 @@ _TAIL = 1 << 20
 _BEFORE = 8  # lines of context
 _OFTEN = 200  # places of one literal
 _MOST_LINES = 60_000
+_START = 1 << 16
+_STRANGE = bytes(byte for byte in range(32) if byte not in b"\t\n\v\f\r\b\x07\x1b") + b"\x7f"
 
 
 class Word(NamedTuple):
@@ -28,29 +30,36 @@ class Word(NamedTuple):
 
 def read(path: str, words: Iterable[Word]) -> Text:
     """Read a source. Raises SourceError."""
-    name, source = name_of(path), pieces(path)
+    source = Source(path)
+    rest = iter(source)
     head: list[bytes] = []
     size = 0
-    for piece in source:
+    while size <= WHOLE and (piece := next(rest, b"")):
         head.append(piece)
         size += len(piece)
-        if size > WHOLE:
-            lines = _Search(list(words)).lines([*head], source)
-            return Text(name, lines, left_out=True)
-    data = b"".join(head)
-    if _is_binary(data):
-        return Text(name, [])
-    return parse(name, data)
+    if _is_binary(b"".join(head[:1])):
+        return Text(source.name, [], note=f"{source.name}: this is no text")
+    if size <= WHOLE:
+        return parse(source.name, b"".join(head))._replace(note=_cut_short(source))
+    search = _Search(list(words))
+    lines = search.lines(head, rest)
+    note = (
+        f"{source.name}: of {search.last} lines {len(lines)} were looked at: those near a word"
+        " that a rule knows, and the last ones"
+    )
+    return Text(source.name, lines, note="; ".join(filter(None, [note, _cut_short(source)])))
+
+
+def _cut_short(source: Source) -> str:
+    return f"{source.problem}: what could be read was judged" if source.problem else ""
 
 
 def _is_binary(data: bytes) -> bool:
-    """Say whether it is no text: NULs without being UTF-16, or mostly no characters."""
-    start = data[:65536]
-    if start[:2] in (b"\xff\xfe", b"\xfe\xff"):
+    """Say whether it is no text: one byte in fifty is a control character that no log has."""
+    start = data[:_START]
+    if start[:2] in (b"\xff\xfe", b"\xfe\xff"):  # UTF-16
         return False
-    strange = len(start) - len(start.translate(None, bytes(range(14, 32)) + b"\x00\x7f"))
-    broken = decode(start).count("\ufffd")
-    return strange * 50 > len(start) or broken * 10 > len(start)
+    return (len(start) - len(start.translate(None, _STRANGE))) * 50 > len(start)
 
 
 class _Search:
@@ -60,6 +69,7 @@ class _Search:
         self._words = {word.text.lower(): word for word in words}
         self._counts: Counter[str] = Counter()
         self._kept: dict[int, bytes] = {}
+        self.last = 0  # the number of the last line
 
     def lines(self, head: list[bytes], rest: Iterator[bytes]) -> list[Line]:
         """Return the lines near a literal, and the end of the text."""
@@ -74,6 +84,7 @@ class _Search:
             while len(tail) > 1 and held - len(tail[0][1]) > _TAIL:
                 held -= len(tail.popleft()[1])
             number += piece.count(b"\n")
+        self.last = number
         for first, piece in tail:
             for offset, line in enumerate(piece.split(b"\n")):
                 self._kept.setdefault(first + offset, line)

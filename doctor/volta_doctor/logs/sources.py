@@ -5,6 +5,7 @@ import gzip
 import io
 import lzma
 import sys
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, cast
@@ -20,23 +21,30 @@ class SourceError(OSError):
     """A source that cannot be read; the message names it, what is wrong, and what to do."""
 
 
-def name_of(path: str) -> str:
-    """Return what a report calls a source."""
-    return STDIN if path == "-" else path
+class Source:
+    """A source as pieces that end with a line; `problem` says why it ended before its end."""
 
+    def __init__(self, path: str) -> None:
+        self.name = STDIN if path == "-" else path
+        self.problem = ""
+        self._path = path
 
-def pieces(path: str) -> Iterator[bytes]:
-    """Yield a source in pieces that end with a line. Raises SourceError."""
-    name = name_of(path)
-    try:
-        with _opened(path) as file:
-            yield from _whole_lines(file)
-    except (EOFError, lzma.LZMAError, gzip.BadGzipFile) as error:
-        raise SourceError(f"{name}: the compressed file is damaged: {error}") from error
-    except SourceError:
-        raise
-    except OSError as error:
-        raise SourceError(f"{name}: {error.strerror or error}") from error
+    def __iter__(self) -> Iterator[bytes]:
+        """Yield the pieces. Raises SourceError where nothing can be read."""
+        begun = False
+        try:
+            with _opened(self._path) as file:
+                for piece in _whole_lines(file):
+                    begun = True
+                    yield piece
+        except (EOFError, lzma.LZMAError, gzip.BadGzipFile, zlib.error) as error:
+            self.problem = f"{self.name}: the compressed file is damaged ({error})"
+            if not begun:
+                raise SourceError(self.problem) from error
+        except SourceError:
+            raise
+        except OSError as error:
+            raise SourceError(f"{self.name}: {error.strerror or error}") from error
 
 
 def _opened(path: str) -> BinaryIO:

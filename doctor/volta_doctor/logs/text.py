@@ -65,15 +65,15 @@ class Line(NamedTuple):
 
 
 class Text(NamedTuple):
-    """One source: its name, its lines, and whether some were `left_out` because there are many.
+    """One source: its name and its lines; `note` says what of it was not looked at.
 
     `data` is the text as it came, empty where lines were left out.
     """
 
     name: str
     lines: list[Line]
-    left_out: bool = False
     data: bytes = b""
+    note: str = ""
 
     def evidence(self, line: Line) -> Evidence:
         """Quote a line."""

@@ -57,8 +57,9 @@ def diagnose(case: Case, saved: Sequence[Finding] = (), whole_host: bool = False
 
 
 def _from_messages(case: Case) -> Iterator[Weighed]:
+    known = rows()
     for said in case.said:
-        row, hit = rows()[said.check_id], said.hit
+        row, hit = known[said.check_id], said.hit
         message = said.message.says.format_map(hit.groups)
         subject = said.message.subject.format_map(hit.groups) or HOST
         make = {"fail": row.fail, "warn": row.warn, "info": row.info}[said.message.level]
@@ -77,9 +78,10 @@ def _sure(finding: Finding, said: Said) -> Finding:
 
 
 def _from_rules(case: Case) -> Iterator[Weighed]:
+    known = rows()
     for check_id, functions in rules.load().items():
         for function in functions:
-            for finding in function(case, rows()[check_id]):
+            for finding in function(case, known[check_id]):
                 if finding.confidence is UNSET:
                     finding = structs.replace(
                         finding, confidence=Confidence.CERTAIN, because=_FACTS_DECIDE
@@ -90,8 +92,9 @@ def _from_rules(case: Case) -> Iterator[Weighed]:
 def _from_facts(case: Case) -> Iterator[Weighed]:
     """Judge the facts in the texts as those of a host; what they do not tell is left out."""
     judged = {check_id for part in case.parts for check_id in part.judges}
+    known = rows()
     for check_id in sorted(judged & checks().keys()):
-        row = rows()[check_id]
+        row = known[check_id]
         for finding in examine(case.facts, row, case.profile):
             logged = "kernel_log" in row.needs  # some lines of it are no clean log
             if finding.status in _FOUND or (finding.status is Status.OK and not logged):

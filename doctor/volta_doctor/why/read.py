@@ -41,12 +41,9 @@ def read(paths: Sequence[str]) -> Files:
             snapshot = snapshot or taken
         elif b'"findings"' in json and (saved := _report(json)):
             findings += saved
-        elif not text.lines:
-            notes.append(f"{text.name}: no text in it")
         else:
             texts.append(text)
-            if text.left_out:
-                notes.append(f"{text.name}: of so long a text only what is near known words")
+            notes += [text.note] if text.note else []
     parts = [part for text in texts for part in readers.read(text)]
     facts: Facts | None = snapshot.facts if snapshot else None
     return Files(Case(texts, parts, facts), snapshot, findings, notes)
