@@ -42,7 +42,7 @@ def explain(check_id: str, scope: Scope) -> None:
 
     extend(scope)
     rows = of_texts.rows()
-    text = of_texts.diagnoses().get(check_id)
+    entry = of_texts.diagnoses().get(check_id)
     if check_id not in rows:
         raise click.UsageError(f"no check {check_id!r}{nearest(check_id, rows)}")
     row = rows[check_id]
@@ -60,7 +60,7 @@ def explain(check_id: str, scope: Scope) -> None:
         "unknown": "a fact that it needs could not be had" if row.needs else "",
         "needs": ", ".join(row.needs),
         "uses too": ", ".join(row.uses),
-        "in a text": text.relies if text else "",
+        "in a text": entry.relies if entry else "",
         "fix": row.fix,
         "risk": f"{row.risk}: {_RISKS[row.risk]}",
         "on Volta": row.volta_note,
@@ -72,9 +72,9 @@ def explain(check_id: str, scope: Scope) -> None:
     table = Table.grid(padding=(0, 2))
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
-    for key, text in told.items():
-        if text:
-            table.add_row(Text(key, style="bold"), Text(text))
+    for key, words in told.items():
+        if words:
+            table.add_row(Text(key, style="bold"), Text(words))
     console = Console(file=stdout("table"), highlight=False, markup=False, emoji=False)
     with console.capture() as capture:
         console.print(Text(row.id, style="bold"))
