@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 _SPAN = 120  # bytes that `.*` may bridge in a text without line ends
 _ANCHORS = re.compile(r"(?<!\\)(?:\\\\)*(?:\\[bBAz]|[$]|(?<!\[)\^)")
-_SHORTEST = 6  # bytes of a literal that is worth looking for
+_SHORTEST = 5  # bytes of a literal that is worth looking for
 
 
 def available() -> str:
@@ -112,14 +112,19 @@ class Literals:
 # ---- Literals that a pattern cannot match without.
 
 
+_GROUP = re.compile(r"\((?:\?(?:P<\w+>|:))?")
+_UNKNOWN = re.compile(r"\[\^?\]?(?:\\.|[^\]\\])*\]|\\[A-Za-z0-9]|[.^$]")  # which character it is
+_REPEAT = re.compile(r"(?:[*+?]|\{(\d*),?\d*\})\??")
+
+
 class _Choice(NamedTuple):
     """Ways of which one must be in a match; none where nothing is known of it."""
 
     texts: tuple[str, ...]
 
-    @property
-    def worth(self) -> int:
-        return min(map(len, self.texts), default=0)
+
+def _worth(choice: _Choice) -> int:
+    return min(map(len, choice.texts), default=0)
 
 
 def literals(pattern: str) -> tuple[str, ...]:
@@ -127,7 +132,7 @@ def literals(pattern: str) -> tuple[str, ...]:
     best, end = _alternatives(pattern, 0)
     if end != len(pattern):
         raise ValueError(f"pattern {pattern!r}: a bracket is closed that was not opened")
-    if best.worth < _SHORTEST:
+    if _worth(best) < _SHORTEST:
         raise ValueError(
             f"pattern {pattern!r}: it can match without any literal text of {_SHORTEST} characters"
         )
@@ -143,48 +148,35 @@ def _alternatives(pattern: str, start: int) -> tuple[_Choice, int]:
         if start >= len(pattern) or pattern[start] == ")":
             break
         start += 1  # the bar
-    if any(choice.worth == 0 for choice in found):
+    if any(_worth(choice) == 0 for choice in found):
         return _Choice(()), start
     return _Choice(tuple(text for choice in found for text in choice.texts)), start
 
 
 def _sequence(pattern: str, at: int) -> tuple[_Choice, int]:
+    """Read what stands side by side, up to a bar, the closing bracket or the end."""
     best, run = _Choice(()), ""
-
-    def keep() -> None:
-        nonlocal best, run
-        text = run.strip(" ")
-        if len(text) > best.worth:
-            best = _Choice((text,))
-        run = ""
-
     while at < len(pattern) and pattern[at] not in "|)":
-        char, choice = pattern[at], None
-        if char == "(":
-            at = re.compile(r"\((?:\?(?:P<\w+>|:))?").match(pattern, at).end()  # type: ignore[union-attr]
-            choice, at = _alternatives(pattern, at)
+        choice: _Choice | None = _Choice(())
+        if group := _GROUP.match(pattern, at):
+            choice, at = _alternatives(pattern, group.end())
             at += 1
-        elif char == "[":
-            at = re.compile(r"\[\^?\]?(?:\\.|[^\]\\])*\]").match(pattern, at).end()  # type: ignore[union-attr]
-            choice = _Choice(())
-        elif char == "\\" and pattern[at + 1].isalnum():
-            choice, at = _Choice(()), at + 2
-        elif char in ".^$":
-            choice, at = _Choice(()), at + 1
+        elif unknown := _UNKNOWN.match(pattern, at):
+            at = unknown.end()
         else:
-            at += 2 if char == "\\" else 1
-            char = pattern[at - 1]
-        repeat = re.compile(r"(?:[*+?]|\{(\d*)(,?)\d*\})\??").match(pattern, at)
-        if repeat:
-            at = repeat.end()
-        optional = repeat and repeat[0][0] in "*?{" and not (repeat[1] or "0").strip("0")
+            at += 2 if pattern[at] == "\\" else 1
+            choice = None
+        char = pattern[at - 1]
+        repeat = _REPEAT.match(pattern, at)
         if choice is None and not repeat:
             run += char
             continue
-        keep()
-        if choice is None and not optional:
-            choice = _Choice((char,))
-        if choice and not optional and choice.worth > best.worth:
-            best = choice
-    keep()
-    return best, at
+        best, run = max(best, _Choice((run.strip(" "),)), key=_worth), ""
+        at = repeat.end() if repeat else at
+        if not (repeat and _may_be_none(repeat)):
+            best = max(best, choice or _Choice((char,)), key=_worth)
+    return max(best, _Choice((run.strip(" "),)), key=_worth), at
+
+
+def _may_be_none(repeat: re.Match[str]) -> bool:
+    return repeat[0][0] in "*?" or (repeat[0][0] == "{" and not (repeat[1] or "0").strip("0"))
