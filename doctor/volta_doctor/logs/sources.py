@@ -6,14 +6,18 @@ import io
 import lzma
 import sys
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO, cast
 
 STDIN = "stdin"
 _PIECE = 1 << 20
 _LONGEST_LINE = 8 << 20  # what is longer is cut: it is no text
-_MAGICS = {b"\x1f\x8b": gzip.GzipFile, b"BZh": bz2.BZ2File, b"\xfd7zXZ\x00": lzma.LZMAFile}
+_MAGICS: dict[bytes, Callable[[BinaryIO], object]] = {
+    b"\x1f\x8b": gzip.open,
+    b"BZh": bz2.open,
+    b"\xfd7zXZ\x00": lzma.open,
+}
 _HEAD = max(map(len, _MAGICS))
 
 

@@ -1,0 +1,66 @@
+"""What terminals, loggers, mails and chat clients do to a text does not change the answer."""
+
+import textwrap
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from volta_doctor.findings import PROBLEMS
+from volta_doctor.report import Report
+
+DATA = Path(__file__).parents[2] / "data/doctor/why"
+Why = Callable[[Mapping[str, str | bytes]], Report]
+
+
+def coloured(text: str) -> str:
+    return "".join(f"\x1b[1;31m{line[:7]}\x1b[0m{line[7:]}\n" for line in text.splitlines())
+
+
+def quoted(text: str) -> str:
+    return "".join(f"> {line}\n" for line in text.splitlines())
+
+
+def composed(text: str) -> str:
+    return "".join(f"vllm-server-1  | {line}\n" for line in text.splitlines())
+
+
+def journal(text: str) -> str:
+    lines = text.splitlines()
+    return "".join(f"Nov 30 12:00:00 rack1 run.sh[4711]: {line}\n" for line in lines)
+
+
+def wrapped(text: str) -> str:
+    lines = (textwrap.fill(line, 72, break_on_hyphens=False) for line in text.splitlines())
+    return "\n".join(lines)
+
+
+FORMS: dict[str, Callable[[str], str | bytes]] = {
+    "colours": coloured,
+    "Windows line ends": lambda text: text.replace("\n", "\r\n"),
+    "UTF-16": lambda text: text.encode("utf-16"),
+    "a mail's quotation": quoted,
+    "Docker Compose": composed,
+    "a journal": journal,
+    "hard blanks": lambda text: text.replace(" ", "\u00a0"),
+    "broken lines": wrapped,
+}
+
+
+def firsts() -> list[Any]:
+    """The first variant of each fault that is one text."""
+    found = []
+    for path in sorted(DATA.glob("*.yaml")):
+        cases = [case for case in yaml.safe_load(path.read_text()) if "text" in case]
+        found += [pytest.param(cases[0], id=path.stem)] if cases else []
+    return found
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("case", firsts())
+def test_the_same_cause_in_another_form(case: dict[str, Any], form: str, why: Why) -> None:
+    report = why({"paste.txt": FORMS[form](case["text"])})
+    ids = [f.id for f in report.findings if f.status in PROBLEMS]
+    assert (ids[0] if ids else "none") in case["primary"]
