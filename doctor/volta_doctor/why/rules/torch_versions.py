@@ -1,0 +1,135 @@
+"""Which torch a case names, what that build has code for, and which versions its pins allow."""
+
+import re
+from collections.abc import Iterable, Iterator
+from functools import cache
+from typing import NamedTuple
+
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+
+from volta_doctor.catalog import Row, compat
+from volta_doctor.findings import Evidence, Finding
+from volta_doctor.why.case import Case
+from volta_doctor.why.rules import likely, possible, rule
+
+# A version of torch with its CUDA tag, beside its name or alone on a line.
+_TORCH = re.compile(
+    r"(?:\b(?:py)?torch\b[^\n+]{0,40}?|^\W{0,3})\b(?P<version>\d+\.\d+\.\d+)\+(?P<tag>cu\d{3})\b",
+    re.IGNORECASE,
+)
+_ARCHS = re.compile(r"['\"](?:sm|compute)_(\d+)[af]?['\"]")
+_FLAGS = re.compile(r"NVCC architecture flags:.*?code=sm_")
+_CODE = re.compile(r"code=sm_(\d+)")
+# A requirement of torch: in a file, or as pip and uv quote it.
+_PIN = re.compile(
+    r"""(?:^|[\s"'(\[,])torch\s*(?P<spec>(?:[<>=!~]=?=?\s*\d[\w.*]*(?:\s*(?:,|\band\b)\s*)?)+)
+        (?:\+cu\d{3})?""",
+    re.VERBOSE | re.IGNORECASE,
+)
+_HAS = re.compile(r"but you have torch (\S+?)(?: which|$)")
+
+
+class Torch(NamedTuple):
+    """A build that the text names: whether it has sm_70 code, None where no table tells."""
+
+    name: str
+    volta: bool | None
+    evidence: Evidence
+
+
+def torches(case: Case) -> Iterator[Torch]:
+    """Yield the builds that the texts and the facts in them name, each once."""
+    seen: set[str] = set()
+    envs = case.facts.python_envs.data
+    for env in envs.envs if envs else []:
+        if env.torch and env.torch_cuda:
+            name = env.torch.partition("+")[0]
+            seen.add(f"{name}+cu{env.torch_cuda.replace('.', '')}")
+            yield Torch(env.torch, _volta(name, env.torch_cuda), Evidence(env.prefix, env.torch))
+    for text in case.texts:
+        for line in text.lines:
+            for match in _TORCH.finditer(line.text):
+                name = f"{match['version']}+{match['tag']}"
+                if name not in seen:
+                    seen.add(name)
+                    cuda = f"{match['tag'][2:4]}.{match['tag'][4:]}"
+                    yield Torch(name, _volta(match["version"], cuda), text.evidence(line))
+
+
+def _volta(version: str, cuda: str) -> bool | None:
+    build = compat().torch_build(version, cuda)
+    return build.sm_70 if build else None
+
+
+@rule("torch-arch")
+def torch_that_is_named(case: Case, row: Row) -> Iterable[Finding]:
+    """A build without sm_70 code that the text names, or a list of architectures without it."""
+    if case.card == "other":
+        return
+    told = case.card == "volta" or "no-kernel-image" in case.symptoms
+    if not told:
+        return
+    for torch in torches(case):
+        if torch.volta is False:
+            yield row.fail(f"The wheels of torch {torch.name} carry no sm_70 code.", torch.evidence)
+            return
+    volta = compat().volta.compute_capability.replace(".", "")
+    for text in case.texts:
+        for line in text.lines:
+            flags = _FLAGS.search(line.text)
+            archs = (_CODE if flags else _ARCHS).findall(line.text)
+            if len(archs) > 1 and volta not in archs:
+                named = ", ".join(f"sm_{arch}" for arch in dict.fromkeys(archs))
+                yield row.fail(f"torch was built for {named}, not sm_70.", text.evidence(line))
+                return
+
+
+@rule("pin-excludes-volta")
+def pins(case: Case, row: Row) -> Iterable[Finding]:
+    """A requirement that no torch with sm_70 code meets, but for later ones from cu126."""
+    if case.card != "volta" and "no-kernel-image" not in case.symptoms:
+        return
+    for text in case.texts:
+        for line in text.lines:
+            for match in _PIN.finditer(line.text):
+                spec = re.sub(r"\s*\band\b\s*", ",", match["spec"]).strip(" ,")
+                if allowed := _allowed(spec):
+                    said = f"torch{spec} allows no torch whose cu128 wheels have sm_70 code"
+                    finding = row.fail(f"{said}, only later ones from cu126.", text.evidence(line))
+                    because = "the pin shuts out 2.8 to 2.10; whether cu126 was asked for, it does not say"
+                    if allowed == "none":
+                        yield row.fail(
+                            f"torch{spec} allows no torch with sm_70 code.", text.evidence(line)
+                        )
+                    elif _is_pin(line.text):
+                        yield likely(finding, because)
+                    else:
+                        yield possible(finding, because)
+                    return
+
+
+def _is_pin(line: str) -> bool:
+    """Say whether a line is a requirement, and not what was installed (torch==2.11.0+cu130)."""
+    return not re.search(r"==\s*\d[\w.]*\+|pip (?:list|freeze)|\[pip3\]", line)
+
+
+@cache
+def _allowed(spec: str) -> str:
+    """Return `cu126` or `none` for what a specifier leaves of Volta's torch, else an empty text."""
+    try:
+        pinned = SpecifierSet(spec)
+    except InvalidSpecifier:
+        return ""
+    fits = [
+        build for build in compat().torch_builds if build.sm_70 and _meets(pinned, build.versions)
+    ]
+    if not fits:
+        return "none"
+    return "cu126" if all(build.cuda == ["cu126"] for build in fits) else ""
+
+
+def _meets(pinned: SpecifierSet, versions: str) -> bool:
+    of_build = SpecifierSet(versions)
+    known = (f"2.{minor}.{patch}" for minor in range(30) for patch in (0, 1))
+    older = (f"1.{minor}.0" for minor in range(14))
+    return any(of_build.contains(v) and pinned.contains(v) for v in (*known, *older))
