@@ -19,9 +19,7 @@ _LIST = re.compile(
 _CMAKE_LIST = re.compile(r"CUDA (?:supported )?target architectures: (?P<value>\d[\d.;af+PTX]*)")
 _ENGINE_LIST = re.compile(r"CUDA Archs: (?P<value>\d[\d. af+PTX]*);")
 # A list that is set here and now, and not merely shown among a host's variables.
-_SET = re.compile(
-    r"\bexport\b|\bENV\b|\bset\b|environ|-D|\bpip\b|cmake|python|build|make|ARG\b|-e "
-)
+_SET = re.compile(r"\bexport\b|\b(?:ENV|ARG|set)\b|environ|-D|\bpip\b|cmake|python|build|make|-e ")
 _BROKEN_BUILDS = ("no-kernel-image", "build-stopped", "undefined-symbol")
 
 _LOCK = re.compile(r"^-[rwx-]{9}\S*\s+\d+\s+.*\s(?:\S*/)?lock$|torch_extensions/\S+/lock\b")
@@ -52,7 +50,7 @@ def _lists(case: Case) -> Iterator[_Asked]:
                     value = value.split(" ")[0]
                 is_set = bool(_SET.search(line.text))
                 yield _Asked(match["name"], value.strip(), is_set, text.evidence(line))
-            if match := _CMAKE_LIST.search(line.text):
+            for match in _CMAKE_LIST.finditer(line.text):
                 evidence = text.evidence(line)
                 yield _Asked("TORCH_CUDA_ARCH_LIST", match["value"], True, evidence)
 
@@ -82,7 +80,7 @@ def arch_list(case: Case, row: Row) -> Iterable[Finding]:
 
 @rule("engine-drops-volta")
 def engine_build(case: Case, row: Row) -> Iterable[Finding]:
-    """vLLM's own report of the architectures that its image was built for."""
+    """The report of vLLM of the architectures that its image was built for."""
     if case.card == "other" or "no-kernel-image" not in case.symptoms:
         return
     for text in case.texts:

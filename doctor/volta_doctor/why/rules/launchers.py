@@ -93,10 +93,11 @@ def lora(case: Case, row: Row) -> Iterable[Finding]:
     found = launcher(case)
     if found and found.check_id == "punica-lora-arch":
         yield row.fail("The kernel that fails is one of vLLM's LoRA kernels.", found.evidence)
-    elif _SYMPTOM in case.symptoms and found is None and _torch(case) is not False:
-        if seen := case.lines(_LORA_FLAGS, 1):
-            finding = row.fail("The server that fails serves LoRA adapters.", *seen)
-            yield likely(finding, "vLLM's kernels for adapters were built for 8.0 and newer alone")
+        return
+    seen = case.lines(_LORA_FLAGS, 1)
+    if seen and _SYMPTOM in case.symptoms and found is None and _torch(case) is not False:
+        finding = row.fail("The server that fails serves LoRA adapters.", *seen)
+        yield likely(finding, "vLLM's kernels for adapters were built for 8.0 and newer alone")
 
 
 @rule("backend-arch")

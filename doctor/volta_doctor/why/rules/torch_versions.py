@@ -93,19 +93,18 @@ def pins(case: Case, row: Row) -> Iterable[Finding]:
         for line in text.lines:
             for match in _PIN.finditer(line.text):
                 spec = re.sub(r"\s*\band\b\s*", ",", match["spec"]).strip(" ,")
-                if allowed := _allowed(spec):
-                    said = f"torch{spec} allows no torch whose cu128 wheels have sm_70 code"
-                    finding = row.fail(f"{said}, only later ones from cu126.", text.evidence(line))
-                    because = "the pin shuts out 2.8 to 2.10; whether cu126 was asked for, it does not say"
-                    if allowed == "none":
-                        yield row.fail(
-                            f"torch{spec} allows no torch with sm_70 code.", text.evidence(line)
-                        )
-                    elif _is_pin(line.text):
-                        yield likely(finding, because)
-                    else:
-                        yield possible(finding, because)
+                allowed = _allowed(spec)
+                if allowed:
+                    yield _pin(row, line.text, spec, allowed, text.evidence(line))
                     return
+
+
+def _pin(row: Row, line: str, spec: str, allowed: str, evidence: Evidence) -> Finding:
+    if allowed == "none":
+        return row.fail(f"torch{spec} allows no torch with sm_70 code.", evidence)
+    said = f"torch{spec} allows no torch before 2.11, and of later ones only cu126 has sm_70 code."
+    because = "whether the cu126 build is asked for stands elsewhere"
+    return (likely if _is_pin(line) else possible)(row.fail(said, evidence), because)
 
 
 def _is_pin(line: str) -> bool:
