@@ -1,0 +1,180 @@
+"""Cards and their buses: heat before a lost card, Xids of other cards, links below their width."""
+
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from volta_doctor.catalog import Row, xids
+from volta_doctor.checks.bus import Cards
+from volta_doctor.checks.xid import kind, lines, told
+from volta_doctor.facts.kernel_log import events
+from volta_doctor.facts.kernel_log.events import Xid
+from volta_doctor.facts.pci import bus_id
+from volta_doctor.findings import Evidence, Finding
+from volta_doctor.why.case import Case
+from volta_doctor.why.rules import likely, possible, rule
+
+_LOST = r"fallen off the bus|Xid \([^)]{5,24}\): 79|Xid 79|GPU is lost"
+# A V100 halves its clock at 87 °C (nvidia-smi -q), newer cards a little above that.
+_TOO_HOT_C = 87
+_DEGREES = re.compile(r"(?<![\w.+-])(\d{2,3})\s?(?:°\s?)?C\b")
+# Lines with limits, and those of other parts.
+_NO_READING = re.compile(
+    r"slowdown|shutdown|threshold|max(?:imum)? operating|target|limit|T\.?\s?limit|core \d|package"
+    r"|cpu|nvme|composite|tctl|inlet|ambient|crit|\bhigh\b",
+    re.IGNORECASE,
+)
+_OWN_LIMIT = r"GPU Slowdown Temp : (?P<limit>\d{2,3}) C"
+_CAUSED = re.compile(
+    r"Xid \((?:PCI:)?([0-9a-f:.]{7,16})\): \d+.*caused by previous Xid (\d+)", re.I
+)
+
+
+@rule("temp-gpu")
+def hot_before_it_was_lost(case: Case, row: Row) -> Iterator[Finding]:
+    """A card that grew too hot and then left the bus has switched itself off."""
+    lost = case.lines(_LOST, 2)
+    limit = int((case.groups(_OWN_LIMIT) or {}).get("limit", _TOO_HOT_C))
+    found = [
+        (int(match[1]), text.evidence(line))
+        for text in case.texts
+        for line in text.lines
+        if not _NO_READING.search(line.text)
+        for match in _DEGREES.finditer(line.text)
+    ]
+    hot = [(degrees, seen) for degrees, seen in found if limit <= degrees <= 130]
+    if lost and hot:
+        degrees, seen = max(hot, key=lambda pair: pair[0])
+        text = f"A GPU was at {degrees} °C (it slows down at {limit} °C) when one left the bus."
+        yield likely(
+            row.fail(text, seen, *lost),
+            "a card switches itself off when it is too hot, and then it is gone from the bus",
+        )
+
+
+def _logged(case: Case) -> list[Xid]:
+    return events.xids(case.facts.kernel_log.data) if case.facts.kernel_log.data else []
+
+
+@rule("xid-fatal")
+def fatal_on_other_cards(case: Case, row: Row) -> Iterator[Finding]:
+    """What stops a Volta card stops another one; the check itself judges Volta cards only."""
+    cards = Cards(case.facts)
+    by_bus: dict[str, list[Xid]] = {}
+    for xid in _logged(case):
+        if kind(xid) == "fatal" and (case.card == "other" or cards.is_other(xid.bus)):
+            by_bus.setdefault(xid.bus, []).append(xid)
+    for bus, found in by_bus.items():
+        yield row.fail(f"{told(found)}.", *lines(found), subject=cards.subject(bus))
+
+
+@rule("xid-other-arch")
+def of_a_later_card(case: Case, row: Row) -> Iterator[Finding]:
+    """A number that Volta does not have is of another card, in its own line or as a cause."""
+    later = {number for number, known in xids().items() if known.kind == "newer"}
+    seen: dict[str, dict[int, Evidence]] = {}
+    for xid in _logged(case):
+        if xid.number in later:
+            seen.setdefault(xid.bus, {}).setdefault(xid.number, xid.event.evidence)
+    for text in case.texts:
+        for line in text.lines:
+            match = _CAUSED.search(line.text)
+            if match and int(match[2]) in later:
+                of_bus = seen.setdefault(bus_id(match[1]), {})
+                of_bus.setdefault(int(match[2]), text.evidence(line))
+    cards = Cards(case.facts)
+    for bus, numbers in seen.items():
+        what = "; ".join(f"Xid {number} ({xids()[number].meaning})" for number in sorted(numbers))
+        say = row.warn if case.card == "other" else row.fail
+        message = f"{what}: the GPU at {bus} is no Volta card, so this speaks of no V100."
+        yield say(message, *numbers.values(), subject=cards.subject(bus))
+
+
+@rule("xid-fold")
+def echo_of_another(case: Case, row: Row) -> Iterator[Finding]:
+    """Newer drivers name the Xid that a 45 follows from."""
+    found: dict[str, list[tuple[str, Evidence]]] = {}
+    for text in case.texts:
+        for line in text.lines:
+            if match := _CAUSED.search(line.text):
+                found.setdefault(bus_id(match[1]), []).append((match[2], text.evidence(line)))
+    cards = Cards(case.facts)
+    for bus, pairs in found.items():
+        numbers = ", ".join(dict.fromkeys(number for number, _ in pairs))
+        message = f"Xid 45 follows from Xid {numbers} and has no cause of its own."
+        yield row.info(message, pairs[0][1], subject=cards.subject(bus))
+
+
+class Link(NamedTuple):
+    """A PCIe link as lspci -vv prints it: of which device, and its lanes of how many."""
+
+    device: str
+    width: int
+    lanes: int
+    evidence: list[Evidence]
+
+
+_DEVICE = re.compile(r"^(?:[0-9a-f]{4}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7] ", re.I)
+_LANES = re.compile(r"LnkCap:.*?Width x(\d+)")
+_STATE = re.compile(r"LnkSta:.*?Width x(\d+)")
+_NVIDIA_CARD = re.compile(r"(?:3D|VGA compatible) controller.*NVIDIA", re.I)
+
+
+def links(case: Case) -> Iterator[Link]:
+    """Yield the links of a text, with an empty device where the text was cut down to them."""
+    for text in case.texts:
+        device, cap = "", None
+        for line in text.lines:
+            if _DEVICE.match(line.text):
+                device, cap = line.text, None
+            elif match := _LANES.search(line.text):
+                cap = int(match[1]), text.evidence(line)
+            elif cap and (match := _STATE.search(line.text)):
+                yield Link(device, int(match[1]), cap[0], [cap[1], text.evidence(line)])
+                cap = None
+
+
+@rule("pcie-width")
+def fewer_lanes(case: Case, row: Row) -> Iterator[Finding]:
+    """A link below what card and slot can do; an empty slot, another device, is none of ours."""
+    narrow = [link for link in links(case) if link.width < link.lanes]
+    for link in narrow:
+        if _NVIDIA_CARD.search(link.device):
+            bus = bus_id(link.device.split()[0])
+            text = f"The card at {bus} has {link.width} of {link.lanes} PCIe lanes."
+            yield row.fail(text, *link.evidence, subject=bus)
+    unnamed = [link for link in narrow if not link.device]
+    if unnamed and case.lines("nvidia|Tesla V100", 1):
+        of = ", ".join(f"x{link.width} of x{link.lanes}" for link in unnamed)
+        seen = [line for link in unnamed for line in link.evidence]
+        yield likely(
+            row.fail(f"PCIe links run below their width: {of}.", *seen[:6]),
+            "the lines do not say of which device they are, and the text speaks of GPUs",
+        )
+
+
+_UNCORRECTED = r"pcieport (?P<port>[0-9a-f:.]{12,16}): (?:AER: )?PCIe Bus Error: severity=Uncorrect"
+_CORRECTED = r"pcieport (?P<port>[0-9a-f:.]{12,16}): (?:AER: )?PCIe Bus Error: severity=Correct"
+_REACHED = (
+    r"nvidia (?P<bus>[0-9a-f:.]{12,16}): (?:AER: can't recover|device has no AER-aware driver)"
+)
+_STORM = 100
+
+
+@rule("pcie-aer")
+def above_the_card(case: Case, row: Row) -> Iterator[Finding]:
+    """The port above a card reports for it; then the kernel names the card that was not helped."""
+    reached = case.groups(_REACHED)
+    if reached and (port := case.groups(_UNCORRECTED)):
+        text = (
+            f"PCIe errors at the port {port['port']} could not be corrected, and the GPU at"
+            f" {reached['bus']} behind it was not recovered."
+        )
+        yield row.fail(text, *case.lines(_UNCORRECTED, 2), *case.lines(_REACHED, 1))
+    elif (port := case.groups(_CORRECTED)) and case.lines("NVRM|nvidia", 1):
+        seen = case.lines(_CORRECTED, _STORM)
+        say = row.warn if reached and len(seen) >= _STORM else row.info
+        text = f"PCIe errors at the port {port['port']} were corrected (lines: {len(seen)})."
+        yield possible(
+            say(text, *seen[:2]), "the text does not say which device is behind that port"
+        )
