@@ -36,9 +36,9 @@ def ecc_mode(facts: Facts, row: Row, gpu: GpuFacts) -> Finding:
     evidence = seen(facts, f"current {shown(current)}, pending {shown(pending)}")
     if unsupported(current):
         return row.skip("This card has no ECC mode.", evidence)
-    if value(current) is None or value(pending) is None:
+    if value(current) is None or (current and value(pending) is None):
         return row.unknown("NVML does not tell the ECC mode.", evidence)
-    if not current and not pending:
+    if not current and not value(pending):
         return row.warn("ECC is off.", evidence)
     if current != pending:
         turns = "on" if pending else "off"

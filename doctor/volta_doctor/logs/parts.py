@@ -9,15 +9,20 @@ from typing import Any, NamedTuple
 import msgspec
 
 from volta_doctor.facts.model import SECTIONS, Facts, Section
+from volta_doctor.facts.pci import bus_id
 from volta_doctor.findings import Evidence
 
 
 class Seen(NamedTuple):
-    """A value as facts hold it, in words, of a section, and the line that it was read from."""
+    """A line that a section of facts was read from, and the words by which findings speak of it.
+
+    `subject` is whom it is about (GPU 0), empty for the host.
+    """
 
     section: str
     value: str
     evidence: Evidence
+    subject: str = ""
 
 
 class Config(NamedTuple):
@@ -72,7 +77,9 @@ def merged(parts: Iterable[Part]) -> Facts:
 
 
 # By which field the items of a list are told apart, the first that both have.
-_KEYS = ("uuid", "subject", "prefix", "path", "bus_id", "name", "server", "index", "pid")
+_KEYS = (
+    "uuid", "subject", "prefix", "path", "bus_id", "pci.bus_id", "index", "name", "server", "pid",
+)  # fmt: skip
 
 
 def _merge(ours: Any, theirs: Any) -> Any:
@@ -83,7 +90,8 @@ def _merge(ours: Any, theirs: Any) -> Any:
         }
         return msgspec.structs.replace(ours, **fields)
     if isinstance(ours, list) and isinstance(theirs, list):
-        return _merge_lists(ours, theirs)
+        is_matrix = any(isinstance(item, list) for item in ours)
+        return ours if is_matrix else _merge_lists(ours, theirs)
     if isinstance(ours, Mapping) and isinstance(theirs, Mapping):
         return {**theirs, **ours}
     return theirs if _is_nothing(ours) else ours
@@ -104,10 +112,16 @@ def _is_same(one: Any, other: Any) -> bool:
     if not isinstance(one, msgspec.Struct):
         return bool(one == other)
     for key in _KEYS:
-        mine, yours = getattr(one, key, None), getattr(other, key, None)
+        mine, yours = _get(one, key), _get(other, key)
         if not _is_nothing(mine) and not _is_nothing(yours):
             return bool(mine == yours)
     return bool(one == other)
+
+
+def _get(item: Any, path: str) -> Any:
+    for name in path.split("."):
+        item = getattr(item, name, None)
+    return bus_id(item) if path == "pci.bus_id" and isinstance(item, str) else item
 
 
 def _is_nothing(value: Any) -> bool:

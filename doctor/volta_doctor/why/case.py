@@ -4,13 +4,16 @@ from collections.abc import Iterable
 from functools import cached_property
 from typing import NamedTuple
 
+from msgspec import structs
+
 from volta_doctor.catalog import compat
 from volta_doctor.catalog.why import Message, Symptom
+from volta_doctor.checks.gpu import subject
 from volta_doctor.facts.model import Facts
 from volta_doctor.facts.nvml import value
 from volta_doctor.facts.serve.engines import Flags
 from volta_doctor.findings import Evidence
-from volta_doctor.logs.parts import Config, Listed, Part, Seen, merged
+from volta_doctor.logs.parts import Config, Listed, Part, Seen, merged, section
 from volta_doctor.logs.patterns import Pattern
 from volta_doctor.logs.text import Squeezed, Text
 from volta_doctor.profile import Profile
@@ -46,6 +49,7 @@ class Case:
         self.texts = texts
         self.parts = list(parts)
         self.facts = merged([*([Part(facts)] if facts else []), *self.parts])
+        self.facts = _completed(self.facts, self.card)
         self.said: list[Said] = []
         self.symptoms: dict[str, tuple[Symptom, Hit]] = {}
 
@@ -90,6 +94,12 @@ class Case:
             reason = "the text names no card, so it is judged as that of a V100"
         return Profile(name=_PROFILE, gpu="volta", reason=reason, cards=self.cards)
 
+    def label(self, name: str) -> str:
+        """Return what readers call a finding's subject: a GPU by its index, not its UUID."""
+        nvml = self.facts.nvml.data
+        named = {subject(gpu): f"GPU {gpu.index}" for gpu in nvml.gpus} if nvml else {}
+        return named.get(name, name)
+
     @property
     def configs(self) -> list[Config]:
         """The JSON files of checkpoints."""
@@ -124,6 +134,31 @@ class Case:
         """Return the named groups of a pattern's first match; None where it matches nowhere."""
         hit = find(self, Pattern(pattern), 1)
         return hit.groups if hit else None
+
+
+def _completed(facts: Facts, card: str) -> Facts:
+    """Tell each GPU's generation by its name, else by what the texts name; join GPUs to a matrix.
+
+    A matrix that nvidia-smi prints names GPUs by their index.
+    """
+    nvml, topo = facts.nvml.data, facts.topo.data
+    if nvml is None:
+        return facts
+    assumed = None if card == "other" else compat().volta.compute_capability
+    gpus = [
+        gpu
+        if gpu.compute_capability is not None
+        else structs.replace(
+            gpu, compute_capability=capability_of(name) if (name := value(gpu.name)) else assumed
+        )
+        for gpu in nvml.gpus
+    ]
+    found = {"nvml": section(structs.replace(nvml, gpus=gpus))}
+    if topo:
+        names = {f"GPU {gpu.index}": subject(gpu) for gpu in gpus}
+        uuids = [names.get(uuid, uuid) for uuid in topo.uuids]
+        found["topo"] = section(structs.replace(topo, uuids=uuids))
+    return structs.replace(facts, **found)
 
 
 def find(case: Case, pattern: Pattern, most: int = 3) -> Hit | None:

@@ -44,7 +44,7 @@ def diagnose(case: Case, saved: Sequence[Finding] = (), whole_host: bool = False
     what cannot be told of it is told.
     """
     messages.look(case)
-    found = [*_from_messages(case), *_from_rules(case), *_from_facts(case)]
+    found = [*_from_messages(case), *_from_rules(case), *from_facts(case)]
     found += [Weighed(finding, False) for finding in saved]
     if whole_host:
         profile = detect(case.facts)
@@ -89,7 +89,7 @@ def _from_rules(case: Case) -> Iterator[Weighed]:
                 yield Weighed(finding, True, _order(case, finding))
 
 
-def _from_facts(case: Case) -> Iterator[Weighed]:
+def from_facts(case: Case) -> Iterator[Weighed]:
     """Judge the facts in the texts as those of a host; what they do not tell is left out."""
     judged = {check_id for part in case.parts for check_id in part.judges}
     known = rows()
@@ -106,6 +106,9 @@ def _with_places(case: Case, row: Row, finding: Finding) -> Finding:
     """Replace what a check saw on a host by the lines of the text that told it."""
     words = "\n".join([finding.message, finding.subject, *(e.text for e in finding.evidence)])
     of_row = [seen for seen in case.seen if seen.section in (*row.needs, *row.uses)]
+    if finding.subject != HOST:
+        own = ("", finding.subject, case.label(finding.subject))
+        of_row = [seen for seen in of_row if seen.subject in own] or of_row
     told = [seen.evidence for seen in of_row if seen.value and seen.value in words]
     places = list(dict.fromkeys(told or [seen.evidence for seen in of_row]))[:_MOST_EVIDENCE]
     assumed = case.card == "unknown" and row.gpu == "volta"
