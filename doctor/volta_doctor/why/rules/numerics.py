@@ -1,0 +1,95 @@
+"""Answers that are no words: float16 that overflows, or an attention backend that gives NaN."""
+
+import re
+from collections.abc import Iterator
+
+from volta_doctor.catalog import Row
+from volta_doctor.findings import Evidence, Finding
+from volta_doctor.why.case import Case
+from volta_doctor.why.rules import likely, possible, rule
+from volta_doctor.why.words import lines
+
+# Token 0 of most vocabularies is "!"; twelve of them are no emphasis.
+_BANGS = re.compile(r"!{12,}")
+_BANNER = re.compile(r"!!\s*(?:WARNING|ERROR|ATTENTION|NOTE)\s*!!|^\W*!{12,}\W*$", re.IGNORECASE)
+_ANSWER = re.compile(
+    r"output|generated|content|response|answer|reply|returns?\b|result|回答|输出|感叹号",
+    re.IGNORECASE,
+)
+_NAN = re.compile(
+    r"\bisnan\b|\bNaNs?\b(?! ?(?:err|loss scale))|\(near\) NaN|\bnan, ?nan\b|\+/-Inf\b",
+    re.IGNORECASE,
+)
+_HALF = re.compile(r"float16|\bfp16\b|dtype[= ]half|\bhalf\b|--dtype half", re.IGNORECASE)
+_BROAD = re.compile(r"dtype[=: '\"]{1,3}(?:torch\.)?(?:bfloat16|float32|bf16)", re.IGNORECASE)
+_GARBAGE = re.compile(
+    r"incoherent|gibberish|garbage|garbled|nonsense|\bNUL\b|Unicode NULL|(?:\\u0000|\\x00|\x00){2,}"
+    r"|乱码|!{12,}",
+    re.IGNORECASE,
+)
+_FLASH_V100 = re.compile(
+    r"flash[-_]attn[-_]v100|flash-attention-v100|use-flash-attention", re.IGNORECASE
+)
+_BACKEND = re.compile(
+    r"\b(FLASH_ATTN(?:_V100)?|TRITON_ATTN|FLASHINFER|XFORMERS|FLEX_ATTENTION|TORCH_SDPA|SDPA|eager)\b"
+)
+_SOUND = re.compile(
+    r"\bFalse\b|\bworks?\b|\bfine\b|\bcorrect(?:ly)?\b|\bcoherent\b|\bnormal\b|\bOK\b|正常|没有问题"
+    r"|finished successfully|without .{0,30}(?:success|problem|NaN)",
+    re.IGNORECASE,
+)
+
+
+def _bangs(case: Case) -> list[Evidence]:
+    return [seen for seen in lines(case, _BANGS, 3) if not _BANNER.search(seen.text)]
+
+
+@rule("fp16-overflow")
+def exclamation_marks(case: Case, row: Row) -> Iterator[Finding]:
+    """An answer of "!" alone, or NaN, in float16."""
+    bangs, half = _bangs(case), lines(case, _HALF, 1)
+    nan = lines(case, _NAN, 1)
+    on_volta = case.card == "volta"
+    if bangs and (half or on_volta) and (nan or lines(case, _ANSWER, 1)):
+        finding = row.fail(
+            'The answer is "!" alone: the scores of its tokens are NaN.', *bangs, *nan
+        )
+        yield (
+            finding
+            if nan and half
+            else likely(finding, "the values inside the model are not shown")
+        )
+    elif nan and half and not lines(case, _FLASH_V100, 1) and not lines(case, _BROAD, 1):
+        yield likely(
+            row.fail("Values are NaN, and the model runs in float16.", *nan, *half),
+            "which layer overflows is not shown",
+        )
+
+
+@rule("attn-backend-nan")
+def backend_at_fault(case: Case, row: Row) -> Iterator[Finding]:
+    """NaN or no words with one attention backend, and sound values with another."""
+    wrong = [*lines(case, _NAN), *lines(case, _GARBAGE)]
+    if not wrong:
+        return
+    v100 = lines(case, _FLASH_V100)
+    names = {name for t in case.texts for n in t.lines for name in _BACKEND.findall(n.text)}
+    compared = (len(names) > 1 or v100) and lines(case, _SOUND, 1)
+    if compared and (v100 or len(names) > 1):
+        which = "FLASH_ATTN_V100" if v100 else " or ".join(sorted(names))
+        seen = dict.fromkeys([*v100[:1], *wrong[:2], *compared])
+        yield likely(
+            row.fail(
+                f"With one attention backend the values are wrong ({which}), not with another.",
+                *seen,
+            ),
+            "the text compares them itself; the backend's release is not known to be faulty",
+        )
+    elif v100:
+        yield possible(
+            row.fail(
+                "FLASH_ATTN_V100 is in use, and the output is NaN or no words.",
+                *dict.fromkeys([*v100[:1], *wrong[:2]]),
+            ),
+            "another backend was not tried; float16 that overflows looks the same",
+        )
