@@ -10,7 +10,7 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from volta_doctor.catalog import Row, compat
 from volta_doctor.findings import Evidence, Finding
 from volta_doctor.why.case import Case
-from volta_doctor.why.rules import likely, possible, rule
+from volta_doctor.why.rules import likely, rule
 
 # A version of torch with its CUDA tag, beside its name or alone on a line.
 _TORCH = re.compile(
@@ -26,7 +26,8 @@ _PIN = re.compile(
         (?:\+cu\d{3})?""",
     re.VERBOSE | re.IGNORECASE,
 )
-_HAS = re.compile(r"but you have torch (\S+?)(?: which|$)")
+# What was installed, or is to be installed as one build (torch==2.11.0+cu130), is no pin.
+_BUILD = re.compile(r"torch==\s*\d[\w.]*\+|cu126|\[pip3\]")
 
 
 class Torch(NamedTuple):
@@ -91,25 +92,21 @@ def pins(case: Case, row: Row) -> Iterable[Finding]:
         return
     for text in case.texts:
         for line in text.lines:
+            if _BUILD.search(line.text):
+                continue
             for match in _PIN.finditer(line.text):
                 spec = re.sub(r"\s*\band\b\s*", ",", match["spec"]).strip(" ,")
                 allowed = _allowed(spec)
                 if allowed:
-                    yield _pin(row, line.text, spec, allowed, text.evidence(line))
+                    yield _pin(row, spec, allowed, text.evidence(line))
                     return
 
 
-def _pin(row: Row, line: str, spec: str, allowed: str, evidence: Evidence) -> Finding:
+def _pin(row: Row, spec: str, allowed: str, evidence: Evidence) -> Finding:
     if allowed == "none":
         return row.fail(f"torch{spec} allows no torch with sm_70 code.", evidence)
     said = f"torch{spec} allows no torch before 2.11, and of later ones only cu126 has sm_70 code."
-    because = "whether the cu126 build is asked for stands elsewhere"
-    return (likely if _is_pin(line) else possible)(row.fail(said, evidence), because)
-
-
-def _is_pin(line: str) -> bool:
-    """Say whether a line is a requirement, and not what was installed (torch==2.11.0+cu130)."""
-    return not re.search(r"==\s*\d[\w.]*\+|pip (?:list|freeze)|\[pip3\]", line)
+    return likely(row.fail(said, evidence), "whether the cu126 build is asked for stands elsewhere")
 
 
 @cache
