@@ -5,7 +5,7 @@ In a pattern a blank stands for any run of blanks, also for none. Lines are matc
 
 import re
 from collections.abc import Iterable, Iterator
-from functools import cache
+from functools import cache, cached_property
 from typing import Any, NamedTuple
 
 _SPAN = 120  # bytes that `.*` may bridge in a text without line ends
@@ -30,9 +30,13 @@ class Pattern:
 
     def __init__(self, source: str) -> None:
         self.source = source
-        self.literals = literals(source)
         self._line: Any = None
         self._squeezed: Any = None
+
+    @cached_property
+    def literals(self) -> tuple[str, ...]:
+        """Texts of which every match holds at least one. Raises ValueError without any."""
+        return literals(self.source)
 
     @property
     def whole_lines(self) -> bool:

@@ -30,23 +30,16 @@ class Entry(NamedTuple):
 def entries() -> list[Entry]:
     """Return all patterns of the tables. Raises ValueError naming one that is no pattern."""
     of_messages = [
-        Entry(_pattern(diagnosis.id, message.pattern), diagnosis, message)
+        Entry(Pattern(message.pattern), diagnosis, message)
         for diagnosis in diagnoses().values()
         for message in diagnosis.messages
     ]
     of_symptoms = [
-        Entry(_pattern(symptom.name, pattern), symptom=symptom)
+        Entry(Pattern(pattern), symptom=symptom)
         for symptom in symptoms().values()
         for pattern in symptom.patterns
     ]
     return of_messages + of_symptoms
-
-
-def _pattern(owner: str, source: str) -> Pattern:
-    try:
-        return Pattern(source)
-    except ValueError as error:
-        raise ValueError(f"catalog/why: {owner}: {error}") from error
 
 
 def words() -> Iterator[Word]:
