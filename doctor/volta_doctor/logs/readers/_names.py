@@ -1,0 +1,4 @@
+"""What readers call what a text does not name: parts of the same name are put together."""
+
+ENVIRONMENT = "the Python environment"
+SERVER = "the server"
