@@ -90,12 +90,14 @@ def _of_python(text: Text, trace: list[Line]) -> Launcher | None:
 @rule("punica-lora-arch")
 def lora(case: Case, row: Row) -> Iterable[Finding]:
     """The trace goes through the LoRA layers, or adapters are all that differs."""
+    if case.found("torch-arch") or _torch(case) is False:
+        return  # then these are only the first of all kernels that fail
     found = launcher(case)
     if found and found.check_id == "punica-lora-arch":
         yield row.fail("The kernel that fails is one of vLLM's LoRA kernels.", found.evidence)
         return
     seen = case.lines(_LORA_FLAGS, 1)
-    if seen and _SYMPTOM in case.symptoms and found is None and _torch(case) is not False:
+    if seen and _SYMPTOM in case.symptoms and found is None:
         finding = row.fail("The server that fails serves LoRA adapters.", *seen)
         yield likely(finding, "vLLM's kernels for adapters were built for 8.0 and newer alone")
 
