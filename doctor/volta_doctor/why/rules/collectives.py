@@ -14,6 +14,7 @@ from volta_doctor.why.conditions import NAMED
 from volta_doctor.why.rules import likely, rule
 from volta_doctor.why.words import lines
 
+_FLAGS = re.IGNORECASE | re.ASCII  # a word also ends where Chinese begins
 _STALLED = "no-answer-from-a-worker"  # the symptom
 _HANGS = re.compile(
     r"\b(?:hangs?|hanging|hung|stuck|deadlock(?:s|ed)?|freez(?:es?|ing)|frozen|spins? forever"
@@ -21,42 +22,40 @@ _HANGS = re.compile(
     r"|(?:prints|prints out|outputs?) nothing (?:more|else)|no (?:further )?output"
     r"|does(?: not|n't) (?:return|finish|start))\b"
     r"|卡住|卡死|挂起|一直没有反应|没有响应",
-    re.IGNORECASE,
+    _FLAGS,
 )
 # Not a hang of a group: what says so of a tool, a task or a disk.
-_OTHER_HANG = re.compile(
-    r"nvidia-smi (?:itself )?hang|hung_task|blocked for more than", re.IGNORECASE
-)
-_ENGINE = re.compile(r"\b(?:vllm|sglang|sgl[_-]|1cat|aphrodite)", re.IGNORECASE)
+_OTHER_HANG = re.compile(r"nvidia-smi (?:itself )?hang|hung_task|blocked for more than", _FLAGS)
+_ENGINE = re.compile(r"\b(?:vllm|sglang|sgl[_-]|1cat|aphrodite)", _FLAGS)
 _CUSTOM_OFF = re.compile(
     r"--disable-custom-all-reduce|disable_custom_all_reduce['\"]?[=:] ?True"
     r"|Custom allreduce is disabled",
-    re.IGNORECASE,
+    _FLAGS,
 )
 _NO_PEERS = re.compile(r"lacks GPU P2P capability|NCCL_P2P_DISABLE(?:=| set by environment to )1")
 _NCCL = re.compile(
     r"all_reduce_perf|nccl-tests|NCCL INFO|init_process_group|torch\.distributed|torchrun"
     r"|p2pBandwidthLatencyTest|simpleP2P|tensor[-_ ]parallel|--tp\b",
-    re.IGNORECASE,
+    _FLAGS,
 )
 _GROUP = re.compile(
     r"(?:tensor[-_]parallel(?:[-_]size)?|--tp(?:-size)?|\btp(?:_size)?)[= :']{1,3}[2-9]"
     r"|\bTP ?[248]\b|\b[2-9] ?(?:x|×|\*|cards|GPUs|张|卡)|\bnGpus [2-9]|-g [2-9]\b"
     r"|world_size=[2-9]|nranks [2-9]",
-    re.IGNORECASE,
+    _FLAGS,
 )
 # A row of nvidia-smi's table: watts, their limit, use.
 _ROW = re.compile(r"(\d+)W / +(\d+)W \|[^|]*\| +(\d+)%")
 _SPINS = re.compile(
     r"(?:GPU-?Util|utili[sz]ation|util)\W{0,3}(?:is |at |of )?100 ?%|100 ?% (?:GPU[- ])?util"
     r"|(?:GPUs?|cards|显卡)[^.\n]{0,30}100 ?%",
-    re.IGNORECASE,
+    _FLAGS,
 )
 _WAITS_AT = 0.35  # of its limit: a card that computes draws more, one that only waits does not
 _ONE_IDLE = re.compile(
     r"\b(?:one|single|1) (?:GPU|card|rank)[^.\n]{0,40}\b0 ?%|GPU ?\d[^.\n]{0,20}\b0 ?% ?util"
     r"|一(?:块|张)(?:卡|显卡)[^。\n]{0,10}0 ?%?(?:的)?利用率|某一?(?:块|张)卡利用率完全为0",
-    re.IGNORECASE,
+    _FLAGS,
 )
 
 
@@ -99,7 +98,7 @@ def custom_allreduce(case: Case, row: Row) -> Iterator[Finding]:
     off = case.flags.disable_custom_all_reduce or lines(case, _CUSTOM_OFF, 1)
     if off or not _is_group(case):
         return
-    seen = dict.fromkeys([*stall, *spin, *lines(case, re.compile("NVLink", re.IGNORECASE), 1)])
+    seen = dict.fromkeys([*stall, *spin, *lines(case, re.compile("NVLink", _FLAGS), 1)])
     told = " and spins" if spin else ""
     finding = row.fail(
         f"The group stands still{told}, its cards have no NVLink, and the engine's own all-reduce"
@@ -113,7 +112,7 @@ def custom_allreduce(case: Case, row: Row) -> Iterator[Finding]:
 def peer_to_peer(case: Case, row: Row) -> Iterator[Finding]:
     """NCCL itself stands still on cards that reach each other through PCIe."""
     stall = _stall(case)
-    through = lines(case, re.compile(r"via P2P/(?:IPC|CUMEM|direct)", re.IGNORECASE), 1)
+    through = lines(case, re.compile(r"via P2P/(?:IPC|CUMEM|direct)", _FLAGS), 1)
     redirected = case.found("acs") or case.found("iommu")
     engine = lines(case, _ENGINE, 1) and not lines(case, _CUSTOM_OFF, 1)
     if not (stall or len(_spin(case)) > 1) or lines(case, _NO_PEERS, 1) or not _is_group(case):

@@ -9,39 +9,40 @@ from volta_doctor.why.case import Case
 from volta_doctor.why.rules import likely, possible, rule
 from volta_doctor.why.words import lines
 
+# ASCII: that a word ends where Chinese begins.
+_FLAGS = re.IGNORECASE | re.ASCII
 # Token 0 of most vocabularies is "!"; twelve of them are no emphasis.
 _BANGS = re.compile(r"!{12,}")
-_BANNER = re.compile(r"!!\s*(?:WARNING|ERROR|ATTENTION|NOTE)\s*!!|^\W*!{12,}\W*$", re.IGNORECASE)
+_BANNER = re.compile(r"!!\s*(?:WARNING|ERROR|ATTENTION|NOTE)\s*!!", _FLAGS)
 _ANSWER = re.compile(
     r"output|generated|content|response|answer|reply|returns?\b|result|回答|输出|感叹号",
-    re.IGNORECASE,
+    _FLAGS,
 )
 _NAN = re.compile(
-    r"\bisnan\b|\bNaNs?\b(?! ?(?:err|loss scale))|\(near\) NaN|\bnan, ?nan\b|\+/-Inf\b",
-    re.IGNORECASE,
+    r"\bisnan\b|(?<!grad_norm': )(?<!grad_norm=)\bNaNs?\b(?! ?(?:err|loss scale))"
+    r"|\(near\) NaN|\bnan, ?nan\b|\+/-Inf\b",
+    _FLAGS,
 )
-_HALF = re.compile(r"float16|\bfp16\b|dtype[= ]half|\bhalf\b|--dtype half", re.IGNORECASE)
-_BROAD = re.compile(r"dtype[=: '\"]{1,3}(?:torch\.)?(?:bfloat16|float32|bf16)", re.IGNORECASE)
+_HALF = re.compile(r"float16|\bfp16\b|dtype[= ]half|\bhalf\b|--dtype half", _FLAGS)
+_BROAD = re.compile(r"dtype[=: '\"]{1,3}(?:torch\.)?(?:bfloat16|float32|bf16)", _FLAGS)
 _GARBAGE = re.compile(
     r"incoherent|gibberish|garbage|garbled|nonsense|\bNUL\b|Unicode NULL|(?:\\u0000|\\x00|\x00){2,}"
     r"|乱码|!{12,}",
-    re.IGNORECASE,
+    _FLAGS,
 )
-_FLASH_V100 = re.compile(
-    r"flash[-_]attn[-_]v100|flash-attention-v100|use-flash-attention", re.IGNORECASE
-)
+_FLASH_V100 = re.compile(r"flash[-_]attn[-_]v100|flash-attention-v100|use-flash-attention", _FLAGS)
 _BACKEND = re.compile(
     r"\b(FLASH_ATTN(?:_V100)?|TRITON_ATTN|FLASHINFER|XFORMERS|FLEX_ATTENTION|TORCH_SDPA|SDPA|eager)\b"
 )
 _SOUND = re.compile(
     r"\bFalse\b|\bworks?\b|\bfine\b|\bcorrect(?:ly)?\b|\bcoherent\b|\bnormal\b|\bOK\b|正常|没有问题"
     r"|finished successfully|without .{0,30}(?:success|problem|NaN)",
-    re.IGNORECASE,
+    _FLAGS,
 )
 
 
 def _bangs(case: Case) -> list[Evidence]:
-    return [seen for seen in lines(case, _BANGS, 3) if not _BANNER.search(seen.text)]
+    return [] if lines(case, _BANNER, 1) else lines(case, _BANGS)
 
 
 @rule("fp16-overflow")

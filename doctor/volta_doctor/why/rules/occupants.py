@@ -1,0 +1,57 @@
+"""Memory of a card that another process holds, or nobody."""
+
+import re
+from collections.abc import Iterator
+
+from volta_doctor.catalog import Row
+from volta_doctor.facts.nvml import value
+from volta_doctor.findings import Finding
+from volta_doctor.why.case import Case
+from volta_doctor.why.rules import likely, rule
+from volta_doctor.why.words import lines
+
+_MIB = 1 << 20
+_IDLE_MIB = 500  # what a card holds without any process, at most (the check's limit)
+_NOBODY = re.compile("No running processes found")
+_OUT_OF_MEMORY = ("cuda-out-of-memory", "cublas-failed")  # symptoms
+# A row of nvidia-smi's list of processes, newer and older.
+_PROCESS = re.compile(
+    r"\|\s*(?P<gpu>\d{1,2})\s+(?:(?:N/A|\d+)\s+(?:N/A|\d+)\s+)?(?P<pid>\d+)\s+(?:M\+)?C(?:\+G)?\s+"
+    r"(?P<name>\S.*?)\s+(?P<held>\d+)\s?MiB\s*\|"
+)
+_MUCH_MIB = 1024  # less is the context of a monitor
+
+
+@rule("ghost-mem")
+def nobody(case: Case, row: Row) -> Iterator[Finding]:
+    """A table lists no process, and a card's memory is in use."""
+    listed = lines(case, _NOBODY, 1)
+    nvml = case.facts.nvml.data
+    for gpu in nvml.gpus if nvml and listed else []:
+        used = value(gpu.memory.used) or 0
+        if used <= _IDLE_MIB * _MIB:
+            continue
+        held = re.compile(rf"\b{used // _MIB}\s?MiB\b")
+        finding = row.warn(
+            f"{used // _MIB} MiB are in use, and nvidia-smi lists no process.",
+            *dict.fromkeys([*lines(case, held, 1), *listed]),
+            subject=f"GPU {gpu.index}",
+        )
+        yield likely(finding, "in a container nvidia-smi lists no process of the host")
+
+
+@rule("neighbour")
+def another(case: Case, row: Row) -> Iterator[Finding]:
+    """A server finds no memory, and a table lists who holds it."""
+    if not any(name in case.symptoms for name in _OUT_OF_MEMORY):
+        return
+    for text in case.texts:
+        for line in text.lines:
+            match = _PROCESS.search(line.text)
+            if match and int(match["held"]) >= _MUCH_MIB:
+                finding = row.fail(
+                    f"{match['name']} (process {match['pid']}) holds {match['held']} MiB.",
+                    text.evidence(line),
+                    subject=f"GPU {match['gpu']}",
+                )
+                yield likely(finding, "it may be the server itself, as it was before the error")
