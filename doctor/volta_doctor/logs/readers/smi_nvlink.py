@@ -24,7 +24,9 @@ _ERRORS = re.compile(
 )
 _FIELDS = {"replay": "replays", "recovery": "recoveries", "crc": "crc_flit"}
 _WORDS = {"replay": "replays by link", "recovery": "recoveries by link", "crc": "CRC errors"}
-JUDGES = ("nvl-count", "nvl-speed", "nvl-crc", "nvl-replay", "nvl-recovery")
+JUDGES = ("nvl-speed", "nvl-crc", "nvl-replay", "nvl-recovery")
+# A list that is cut off shows fewer links than there are: only one that is down tells of itself.
+_WITH_ONE_DOWN = ("nvl-count", *JUDGES)
 
 
 @reader(
@@ -66,4 +68,6 @@ def nvlink(text: Text) -> Iterator[Part]:
         gpus[index] = structs.replace(gpu, nvlinks=every)
     if gpus:
         nvml = NvmlFacts(source="nvidia-smi", gpus=[gpus[index] for index in sorted(gpus)])
-        yield Part(Facts(nvml=section(nvml)), JUDGES if links else (), seen)
+        down = any(link.active is False for of_gpu in links.values() for link in of_gpu.values())
+        judges = _WITH_ONE_DOWN if down else JUDGES if links else ()
+        yield Part(Facts(nvml=section(nvml)), judges, seen)
