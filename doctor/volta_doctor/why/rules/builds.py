@@ -20,6 +20,12 @@ _CMAKE_LIST = re.compile(r"CUDA (?:supported )?target architectures: (?P<value>\
 _ENGINE_LIST = re.compile(r"CUDA Archs: (?P<value>\d[\d. af+PTX]*);")
 # A list that is set here and now, and not merely shown among a host's variables.
 _SET = re.compile(r"\bexport\b|\b(?:ENV|ARG|set)\b|environ|-D|\bpip\b|cmake|python|build|make|-e ")
+_V1_ALONE = re.compile(
+    r"(?:V1 LLM engine \(v|vLLM v?|vllm-openai:v?|vllm==|vllm |version )(?P<version>0\.\d+)\b"
+)
+_V1_ALONE_FROM = 11  # vLLM 0.11 removed the V0 engine (its release notes)
+_ENGINE_STOPS = r"EngineCore failed to start|Engine core initialization failed|EngineCore hit an"
+_TRITON = r"triton/(?:compiler|runtime|backends)|triton\.compiler|torch/_inductor|InductorError"
 _BROKEN_BUILDS = ("no-kernel-image", "build-stopped", "undefined-symbol")
 
 _LOCK = re.compile(r"^-[rwx-]{9}\S*\s+\d+\s+.*\s(?:\S*/)?lock$|torch_extensions/\S+/lock\b")
@@ -92,6 +98,24 @@ def engine_build(case: Case, row: Row) -> Iterable[Finding]:
                 built = match["value"].strip()
                 finding = row.fail(f"vLLM's image is built for {built}.", text.evidence(line))
                 yield likely(finding, "it reports the variable that its image carries")
+                return
+
+
+@rule("engine-drops-volta")
+def v1_alone(case: Case, row: Row) -> Iterable[Finding]:
+    """A vLLM that has the V1 engine alone, and stops in Triton's compiler on a Volta card."""
+    stops = case.lines(_ENGINE_STOPS, 1)
+    if case.card != "volta" or not stops or not case.lines(_TRITON, 1):
+        return
+    for text in case.texts:
+        for line in text.lines:
+            match = _V1_ALONE.search(line.text)
+            if match and int(match["version"].split(".")[1]) >= _V1_ALONE_FROM:
+                said = (
+                    f"vLLM {match['version']} has the V1 engine alone, whose kernels are Triton's."
+                )
+                finding = row.fail(said, text.evidence(line), *stops)
+                yield possible(finding, "Triton names 8.0 as its minimum; the text shows no more")
                 return
 
 

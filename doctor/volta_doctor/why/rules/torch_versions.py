@@ -70,7 +70,9 @@ def torch_that_is_named(case: Case, row: Row) -> Iterable[Finding]:
     told = case.card == "volta" or "no-kernel-image" in case.symptoms
     if not told:
         return
-    for torch in torches(case):
+    envs = case.facts.python_envs.data
+    read = bool(envs and any(env.torch for env in envs.envs))  # then its check judges it
+    for torch in [] if read else torches(case):
         if torch.volta is False:
             yield row.fail(f"The wheels of torch {torch.name} carry no sm_70 code.", torch.evidence)
             return
