@@ -68,6 +68,24 @@ def fatal_on_other_cards(case: Case, row: Row) -> Iterator[Finding]:
         yield row.fail(f"{told(found)}.", *lines(found), subject=cards.subject(bus))
 
 
+@rule("power-cable")
+def without_power(case: Case, row: Row) -> Iterator[Finding]:
+    """Xid 54 shows it as well; the check itself wants to hear nvidia-smi too."""
+    for xid in _logged(case):
+        if kind(xid) == "power":
+            bus = Cards(case.facts).subject(xid.bus)
+            yield row.fail(f"{told([xid])}.", xid.event.evidence, subject=bus)
+
+
+@rule("inforom")
+def worn_out(case: Case, row: Row) -> Iterator[Finding]:
+    """Xid 93 speaks of wear, which is no fault yet; the check itself wants to hear NVML too."""
+    for xid in _logged(case):
+        if kind(xid) == "wear":
+            bus = Cards(case.facts).subject(xid.bus)
+            yield row.info(f"{told([xid])}.", xid.event.evidence, subject=bus)
+
+
 @rule("xid-other-arch")
 def of_a_later_card(case: Case, row: Row) -> Iterator[Finding]:
     """A number that Volta does not have is of another card, in its own line or as a cause."""
