@@ -20,8 +20,9 @@ _ID = re.compile(r"\[10de:([\da-f]{4})\]", re.IGNORECASE)
 _DEVICE = re.compile(r"^\W*(?:[\da-f]{4}:)?[\da-f]{2}:[\da-f]{2}\.\d\s", re.IGNORECASE)
 _BOUND = re.compile(r"Kernel driver in use:\s*(\S+)", re.IGNORECASE)
 _PASSED_ON = ("vfio-pci", "pci-stub", "xen-pciback", "pciback", "uio_pci_generic", "igb_uio")
-# vfio-pci.ids=10de:1db6 of the command line, options vfio-pci ids=10de:1db6 of modprobe.d
-_RESERVED = re.compile(r"vfio[-_]pci[. ]ids=([\da-f:,]+)", re.IGNORECASE)
+# vfio-pci.ids=10de:1db6 of the command line, options vfio-pci ids=10de:1db6 of modprobe.d,
+# vfio_pci: add [10de:1db6[ffffffff:ffffffff]] of the kernel log
+_RESERVED = re.compile(r"vfio[-_]pci(?:[. ]ids=|: add \[)([\da-f:,]+)", re.IGNORECASE)
 _FOR_GUESTS = r"vfio[-_]pci\.ids=|options vfio-pci|is not viable|pass-?through|hostpci\d"
 _HERE = ("smi-no-devices", "no-cuda-device", "module-takes-no-card", "torch-sees-no-cuda")
 # The first line of uname -a.
