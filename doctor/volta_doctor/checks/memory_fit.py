@@ -111,10 +111,11 @@ def smallest_gpu(facts: Facts, server: Server) -> tuple[float, str]:
         reason = "NVML does not tell it of every GPU"
     except Missing as missing:
         reason = str(missing)
-    names = [
-        compat().volta.names.get(card.device.removeprefix("0x"), "")
-        for card in facts.pci.need().gpus
-    ]
+    if facts.pci.data:
+        ids = [card.device.removeprefix("0x") for card in facts.pci.data.gpus]
+        names = [compat().volta.names.get(device, "") for device in ids]
+    else:
+        names = [value(gpu.name) or "" for gpu in facts.nvml.data.gpus] if facts.nvml.data else []
     sizes = [re.search(r"(\d+)GB", name) for name in names]
     if not sizes or None in sizes:
         raise Missing(f"The GPUs' memory is not known: {reason}")

@@ -84,10 +84,10 @@ _KEYS = (
 
 def _merge(ours: Any, theirs: Any) -> Any:
     if isinstance(ours, msgspec.Struct) and type(ours) is type(theirs):
-        fields = {
-            name: _merge(getattr(ours, name), getattr(theirs, name))
-            for name in ours.__struct_fields__
-        }
+        fields = {}
+        for field in msgspec.structs.fields(type(ours)):
+            mine, yours = getattr(ours, field.name), getattr(theirs, field.name)
+            fields[field.name] = yours if mine == field.default else _merge(mine, yours)
         return msgspec.structs.replace(ours, **fields)
     if isinstance(ours, list) and isinstance(theirs, list):
         is_matrix = any(isinstance(item, list) for item in ours)
