@@ -6,12 +6,15 @@ NVLink, whether they spin (busy, at the power of a card that waits), and whose c
 
 import re
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from volta_doctor.catalog import Row
+from volta_doctor.facts.nvml import value
+from volta_doctor.facts.topo import SELF
 from volta_doctor.findings import Evidence, Finding
 from volta_doctor.why.case import Case
 from volta_doctor.why.conditions import NAMED
-from volta_doctor.why.rules import likely, rule
+from volta_doctor.why.rules import likely, possible, rule
 from volta_doctor.why.words import lines
 
 _FLAGS = re.IGNORECASE | re.ASCII  # a word also ends where Chinese begins
@@ -44,29 +47,56 @@ _GROUP = re.compile(
     r"|world_size=[2-9]|nranks [2-9]",
     _FLAGS,
 )
-# A row of nvidia-smi's table: watts, their limit, use.
-_ROW = re.compile(r"(\d+)W / +(\d+)W \|[^|]*\| +(\d+)%")
 _SPINS = re.compile(
     r"(?:GPU-?Util|utili[sz]ation|util)\W{0,3}(?:is |at |of )?100 ?%|100 ?% (?:GPU[- ])?util"
     r"|(?:GPUs?|cards|显卡)[^.\n]{0,30}100 ?%",
     _FLAGS,
 )
+_BUSY = 95  # percent
 _WAITS_AT = 0.35  # of its limit: a card that computes draws more, one that only waits does not
+_LEAST_LIMIT_MW = 250_000  # of a V100, where the text does not tell it
+_NEVER_LINKED = re.compile(r"V100S?[- ]PCI-?E|TITAN V|FHHL", re.IGNORECASE)
 _ONE_IDLE = re.compile(
-    r"\b(?:one|single|1) (?:GPU|card|rank)[^.\n]{0,40}\b0 ?%|GPU ?\d[^.\n]{0,20}\b0 ?% ?util"
+    r"\b(?:one|single|1) (?:GPU|card|rank)[^.\n]{0,40}\b0 ?%|GPU ?\d\b[^.,\n]{0,20}\b0 ?%"
     r"|一(?:块|张)(?:卡|显卡)[^。\n]{0,10}0 ?%?(?:的)?利用率|某一?(?:块|张)卡利用率完全为0",
     _FLAGS,
 )
 
 
-def _rows(case: Case) -> list[tuple[Evidence, int, int, int]]:
-    """Return from nvidia-smi's table, per card: its line, watts, limit, use in percent."""
-    return [
-        (text.evidence(line), *(int(figure) for figure in row.groups()))  # type: ignore[misc]
-        for text in case.texts
-        for line in text.lines
-        if (row := _ROW.search(line.text))
-    ]
+class _Card(NamedTuple):
+    """A card in nvidia-smi: its use in percent, and whether it draws no more than waiting takes."""
+
+    use: int
+    waits: bool
+    shown: list[Evidence]
+
+
+def _cards(case: Case) -> list[_Card]:
+    nvml = case.facts.nvml.data
+    found = []
+    for gpu in nvml.gpus if nvml else []:
+        use, draw = value(gpu.utilization.gpu), value(gpu.power.draw_mw)
+        limit = value(gpu.power.enforced_mw) or _LEAST_LIMIT_MW
+        if use is None:
+            continue
+        shown = [
+            seen.evidence
+            for seen in case.seen
+            if seen.subject == f"GPU {gpu.index}" and seen.value == "busy"
+        ]
+        found.append(_Card(use, draw is not None and draw < _WAITS_AT * limit, shown[:1]))
+    return found
+
+
+def _unlinked(case: Case) -> bool:
+    """Say whether a pair of the cards has no NVLink: by the topology, by words, by their kind."""
+    topo = case.facts.topo.data
+    if topo and len(topo.links) > 1:
+        return any(
+            cell != SELF and not cell.startswith("NV") for cells in topo.links for cell in cells
+        )
+    kinds = case.cards and all(_NEVER_LINKED.search(card) for card in case.cards)
+    return NAMED["no-nvlink"](case) or bool(kinds)
 
 
 def _stall(case: Case) -> list[Evidence]:
@@ -78,10 +108,10 @@ def _stall(case: Case) -> list[Evidence]:
 
 def _spin(case: Case) -> list[Evidence]:
     """Return what shows two or more cards fully in use at the power of cards that wait."""
-    rows = [
-        seen for seen, watts, limit, use in _rows(case) if use >= 95 and watts < _WAITS_AT * limit
-    ]
-    return rows[:2] if len(rows) > 1 else lines(case, _SPINS, 1)
+    spinning = [card for card in _cards(case) if card.use >= _BUSY and card.waits]
+    if len(spinning) > 1:
+        return [seen for card in spinning[:2] for seen in card.shown]
+    return lines(case, _SPINS, 1)
 
 
 def _is_group(case: Case) -> bool:
@@ -92,11 +122,10 @@ def _is_group(case: Case) -> bool:
 def custom_allreduce(case: Case, row: Row) -> Iterator[Finding]:
     """An engine with an all-reduce of its own stands still on cards without NVLink."""
     stall, spin = _stall(case), _spin(case)
-    ways = NAMED["no-nvlink"](case)
-    if not (stall or case.found("cuda-graph-capture")) or not (ways and lines(case, _ENGINE, 1)):
+    if not (stall or case.found("cuda-graph-capture")) or not lines(case, _ENGINE, 1):
         return
     off = case.flags.disable_custom_all_reduce or lines(case, _CUSTOM_OFF, 1)
-    if off or not _is_group(case):
+    if off or not _unlinked(case) or not _is_group(case):
         return
     seen = dict.fromkeys([*stall, *spin, *lines(case, re.compile("NVLink", _FLAGS), 1)])
     told = " and spins" if spin else ""
@@ -115,9 +144,9 @@ def peer_to_peer(case: Case, row: Row) -> Iterator[Finding]:
     through = lines(case, re.compile(r"via P2P/(?:IPC|CUMEM|direct)", _FLAGS), 1)
     redirected = case.found("acs") or case.found("iommu")
     engine = lines(case, _ENGINE, 1) and not lines(case, _CUSTOM_OFF, 1)
-    if not (stall or len(_spin(case)) > 1) or lines(case, _NO_PEERS, 1) or not _is_group(case):
+    if not (stall or _spin(case)) or lines(case, _NO_PEERS, 1) or not _is_group(case):
         return
-    if not (NAMED["no-nvlink"](case) or redirected) or not (
+    if not (_unlinked(case) or redirected) or not (
         redirected or (lines(case, _NCCL, 1) and not engine)
     ):
         return
@@ -132,12 +161,11 @@ def peer_to_peer(case: Case, row: Row) -> Iterator[Finding]:
 @rule("collective-stall")
 def one_rank_left(case: Case, row: Row) -> Iterator[Finding]:
     """One card idles while the others of the group wait for it."""
-    rows = _rows(case)
-    idle = [seen for seen, _, _, use in rows if use == 0]
-    busy = [seen for seen, _, _, use in rows if use >= 95]
-    stall = _stall(case)
-    if stall and len(idle) == 1 and len(busy) > 1:
-        seen = [*idle, *busy[:2], *stall[:1]]
+    cards, stall = _cards(case), _stall(case)
+    idle = [card for card in cards if card.use == 0]
+    busy = [card for card in cards if card.use >= _BUSY]
+    if len(idle) == 1 and len(busy) > 1 and (stall or lines(case, _ENGINE, 1)):
+        seen = [*idle[0].shown, *busy[0].shown, *busy[1].shown, *stall[:1]]
     elif stall and (told := lines(case, _ONE_IDLE, 1)):
         seen = [*told, *stall[:1]]
     else:
@@ -146,4 +174,7 @@ def one_rank_left(case: Case, row: Row) -> Iterator[Finding]:
         "One card of the group idles while the others wait at full use: its rank has left.",
         *dict.fromkeys(seen),
     )
-    yield likely(finding, "why that rank left is not in the text")
+    if stall:
+        yield likely(finding, "why that rank left is not in the text")
+    else:
+        yield possible(finding, "the text does not say that the group stands still")

@@ -39,6 +39,11 @@ _SOUND = re.compile(
     r"|finished successfully|without .{0,30}(?:success|problem|NaN)",
     _FLAGS,
 )
+_E4M3 = re.compile(r"type fp8e4nv not supported in this architecture", _FLAGS)
+_FP8_WEIGHTS = re.compile(
+    r"per_token_group_quant|w8a8_block_fp8|quantization=fp8|Fp8(?:Linear|Config)|\w-FP8\b", _FLAGS
+)
+_FP8_CACHE = re.compile(r"kv[-_]cache[-_]dtype[='\": ]{1,4}fp8", _FLAGS)
 
 
 def _bangs(case: Case) -> list[Evidence]:
@@ -94,3 +99,15 @@ def backend_at_fault(case: Case, row: Row) -> Iterator[Finding]:
             ),
             "another backend was not tried; float16 that overflows looks the same",
         )
+
+
+@rule("quant-volta")
+def fp8_weights(case: Case, row: Row) -> Iterator[Finding]:
+    """Triton refuses E4M3, and it is the weights that are FP8."""
+    refused, weights = lines(case, _E4M3, 1), lines(case, _FP8_WEIGHTS, 1)
+    if refused and weights and not lines(case, _FP8_CACHE, 1):
+        finding = row.fail(
+            "The weights are FP8 (E4M3), which Triton compiles for sm_89 and newer only.",
+            *dict.fromkeys([*refused, *weights]),
+        )
+        yield likely(finding, "the line that refuses does not name the weights")
