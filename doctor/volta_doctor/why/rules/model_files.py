@@ -1,0 +1,87 @@
+"""Files of a model in a listing: pointers in place of weights, and shards that are missing."""
+
+import re
+from collections.abc import Iterator
+
+from volta_doctor.catalog import Row
+from volta_doctor.findings import Finding
+from volta_doctor.logs.parts import Listed
+from volta_doctor.why.case import Case
+from volta_doctor.why.rules import likely, rule
+
+_WEIGHTS = re.compile(r"\.(?:safetensors|bin|gguf|pt|pth)$|(?:^|/)tokenizer\.model$")
+_POINTER = range(100, 201)  # bytes: a version line, a sha256 and a size (git-lfs docs/spec.md)
+_SHARD = re.compile(r"^(?P<stem>.*?)-(?P<number>\d{5})-of-(?P<count>\d{5})(?P<end>\.\w+)$")
+_SHOWN = 4
+# `wc -c`, `stat -c`, `du -b`, a table: a size beside a name, on either side.
+_SIZED = re.compile(
+    r"(?:^|\s)(?P<size>1\d\d)(?: ?(?:B|bytes))?\s+(?P<name>\S+\.(?:safetensors|bin|gguf))$"
+    r"|(?:^|[\s|])(?P<named>\S+\.(?:safetensors|bin|gguf))[\s|:]+(?P<bytes>1\d\d)"
+    r"(?: ?(?:B|bytes))?$",
+    re.IGNORECASE,
+)
+
+
+@rule("lfs-pointer")
+def as_small_as_a_pointer(case: Case, row: Row) -> Iterator[Finding]:
+    """No weight file is as small as a pointer."""
+    found = [file for file in case.listed if _WEIGHTS.search(file.name)]
+    small = [file for file in found if file.bytes in _POINTER] or list(_sized(case))
+    if small:
+        names = ", ".join(file.name for file in small[:_SHOWN])
+        more = f" and {len(small) - _SHOWN} more" if len(small) > _SHOWN else ""
+        size = "are as small as pointers" if len(small) > 1 else "is as small as a pointer"
+        yield row.fail(
+            f"{names}{more} {size} ({small[0].bytes} bytes).", *(f.evidence for f in small[:_SHOWN])
+        )
+
+
+def _sized(case: Case) -> Iterator[Listed]:
+    for text in case.texts:
+        for line in text.lines:
+            if match := _SIZED.search(line.text.strip()):
+                name, size = match["name"] or match["named"], match["size"] or match["bytes"]
+                yield Listed(name, int(size), text.evidence(line))
+
+
+@rule("st-index")
+def shards_that_are_missing(case: Case, row: Row) -> Iterator[Finding]:
+    """The name of a shard says how many there are; a gap in a listing is one that is missing."""
+    by_model: dict[tuple[str, str, int], dict[int, Listed]] = {}
+    for file in case.listed:
+        match = _SHARD.match(file.name.rsplit("/", 1)[-1])
+        if match:
+            key = match["stem"], match["end"], int(match["count"])
+            by_model.setdefault(key, {})[int(match["number"])] = file
+    for (stem, end, count), held in by_model.items():
+        last = count if _goes_on(case, stem) else max(held)
+        missing = [number for number in range(1, last + 1) if number not in held]
+        if not missing or len(missing) * 2 > count:
+            continue
+        names = ", ".join(f"{stem}-{n:05d}-of-{count:05d}{end}" for n in missing[:_SHOWN])
+        more = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
+        finding = row.fail(
+            f"The listing has no {names}{more}.", *(f.evidence for f in [*held.values()][:2])
+        )
+        yield likely(finding, "the listing may have been shortened")
+    yield from _index(case, row)
+
+
+def _goes_on(case: Case, stem: str) -> bool:
+    """Say whether the listing shows files that stand behind the shards."""
+    names = [file.name.rsplit("/", 1)[-1] for file in case.listed]
+    return any(name > f"{stem}-99999" for name in names)
+
+
+def _index(case: Case, row: Row) -> Iterator[Finding]:
+    held = {file.name.rsplit("/", 1)[-1] for file in case.listed}
+    for config in case.configs:
+        shards = config.content.get("weight_map")
+        if not isinstance(shards, dict):
+            continue
+        promised = {str(shard) for shard in shards.values()}
+        if held & promised and (missing := sorted(promised - held)):
+            yield row.fail(
+                f"The index names {', '.join(missing[:_SHOWN])}, which the listing does not have.",
+                config.evidence,
+            )

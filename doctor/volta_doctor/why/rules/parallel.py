@@ -1,0 +1,87 @@
+"""Does the tensor-parallel size divide the model? Arithmetic on config.json and the flags."""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from volta_doctor.catalog import Row
+from volta_doctor.findings import Evidence, Finding
+from volta_doctor.logs.parts import Config
+from volta_doctor.why.case import Case
+from volta_doctor.why.model import group_sizes, quantization, tensor_parallel, text_config
+from volta_doctor.why.rules import rule
+from volta_doctor.why.words import lines
+
+_HEADS = ("num_attention_heads", "linear_num_key_heads", "linear_num_value_heads")
+_TP_LINE = re.compile(r"tensor.parallel.size|(?:^|\s)--?tp(?:-size)?[ =]\d", re.IGNORECASE)
+
+
+def _models(case: Case) -> Iterator[tuple[Config, dict[str, Any], int]]:
+    """Yield the configs of models that are split over several ranks."""
+    ranks = tensor_parallel(case)
+    if ranks and ranks > 1:
+        for config in case.configs:
+            fields = text_config(config)
+            if _number(fields, "num_attention_heads") or _number(fields, "hidden_size"):
+                yield config, fields, ranks
+
+
+def _number(fields: dict[str, Any], name: str) -> int:
+    value = fields.get(name)
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0
+
+
+def _places(case: Case, config: Config, name: str) -> list[Evidence]:
+    found = [*case.lines(rf'"{name}"', 1), *lines(case, _TP_LINE, 1)]
+    return found or [config.evidence]
+
+
+@rule("tp-divides-heads")
+def heads(case: Case, row: Row) -> Iterator[Finding]:
+    """Attention is split by whole heads; of KV heads a rank may also hold a copy."""
+    for config, fields, ranks in _models(case):
+        for name in _HEADS:
+            count = _number(fields, name)
+            if count and count % ranks:
+                text = f"{name} {count} is no multiple of tensor-parallel size {ranks}."
+                yield row.fail(text, *_places(case, config, name))
+        name = "num_key_value_heads"
+        count = _number(fields, name)
+        if count and count % ranks and ranks % count:
+            text = (
+                f"{name} {count} neither divides tensor-parallel size {ranks} nor is divided by it."
+            )
+            yield row.fail(text, *_places(case, config, name))
+
+
+@rule("tp-divides-groups")
+def groups(case: Case, row: Row) -> Iterator[Finding]:
+    """The inputs of a row-parallel layer are split, and a rank must hold whole groups."""
+    for config, fields, ranks in _models(case):
+        sizes = group_sizes(quantization(config))
+        if not sizes:
+            continue
+        group = max(sizes)
+        for name, size in _row_parallel(case, fields):
+            if size % ranks or size // ranks % group:
+                count = (
+                    f"{size // group} groups" if size % group == 0 else f"{size / group:g} groups"
+                )
+                text = (
+                    f"{name} {size} / tensor-parallel size {ranks} = {size / ranks:g} is no"
+                    f" multiple of group size {group}: {count} do not divide by {ranks}."
+                )
+                yield row.fail(text, *_places(case, config, name.split(" ")[0]))
+
+
+def _row_parallel(case: Case, fields: dict[str, Any]) -> Iterator[tuple[str, int]]:
+    """Yield the input sizes of the layers that are split by their inputs."""
+    if size := _number(fields, "intermediate_size"):
+        yield "intermediate_size", size
+    apart = case.lines(r"enable.expert.parallel|--ep-size|--expert-parallel", 1)
+    if (size := _number(fields, "moe_intermediate_size")) and not apart:
+        yield "moe_intermediate_size", size
+    heads, hidden = _number(fields, "num_attention_heads"), _number(fields, "hidden_size")
+    dim = _number(fields, "head_dim") or (hidden // heads if heads else 0)
+    if heads and dim:
+        yield "num_attention_heads x head_dim", heads * dim
