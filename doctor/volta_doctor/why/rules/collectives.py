@@ -37,7 +37,7 @@ _CUSTOM_OFF = re.compile(
 )
 _NO_PEERS = re.compile(r"lacks GPU P2P capability|NCCL_P2P_DISABLE(?:=| set by environment to )1")
 _NCCL = re.compile(
-    r"all_reduce_perf|nccl-tests|NCCL INFO|init_process_group|torch\.distributed|torchrun"
+    r"all_reduce_perf|\bnccl|init_process_group|torch\.distributed|torchrun"
     r"|p2pBandwidthLatencyTest|simpleP2P|tensor[-_ ]parallel|--tp\b",
     _FLAGS,
 )
