@@ -34,10 +34,12 @@ _TYPE = re.compile(
              for name, ways in _TYPES.items()),
     re.IGNORECASE,
 )  # fmt: skip
+_KINDS = "weight_packed|weight_scale_inv|weight_scale_2|weight_scale|weight_global_scale"
 _TENSOR = re.compile(
-    r"[\w.]*\w\.(?:weight_packed|weight_scale_inv|weight_scale_2|weight_scale|weight_global_scale"
-    r"|input_global_scale|input_scale|qweight|qzeros|scales|weight)\b"
+    rf"[\w.]*\w\.(?:{_KINDS}|input_global_scale|input_scale|qweight|qzeros|scales|weight)\b"
+    rf"|(?<![\w.])(?:{_KINDS})(?=[\"' :=|,\t])"
 )
+_CODE = re.compile(r"self\.|torch\.(?:empty|zeros|ones|tensor)|Parameter\(|\.to\(|\.data\b|assert ")
 _MAY_NAME = re.compile(r"weight|scale|qzeros", re.IGNORECASE)  # most lines name no tensor
 _SHAPE = re.compile(r"[\[(]\s*(\d+(?:\s*,\s*\d+)*)\s*,?\s*[\])]")
 _VALUE = re.compile(r"(?<![\w.\[(,])(\d+\.\d+(?:[eE][-+]?\d+)?|\d+[eE][-+]?\d+)(?![\w.])")
@@ -139,8 +141,12 @@ def tensors(case: Case) -> list[Tensor]:
 
 
 def tensor_names(case: Case) -> dict[str, str]:
-    """Return the names of tensors: of listings, and of indexes with the shard of each."""
+    """Return the names of tensors that the case shows, those of an index with their shard."""
     found = {tensor.name: "" for tensor in tensors(case)}
+    for text in case.texts:
+        for line in text.lines:
+            if _MAY_NAME.search(line.text):
+                found |= {m[0]: "" for m in _TENSOR.finditer(line.text) if "." in m[0]}
     for config in case.configs:
         shards = config.content.get("weight_map")
         if isinstance(shards, dict):
@@ -157,7 +163,7 @@ def _each_tensor(case: Case) -> Iterator[Tensor]:
     count = 0
     for text in case.texts:
         for line in text.lines:
-            if not _MAY_NAME.search(line.text):
+            if not _MAY_NAME.search(line.text) or _CODE.search(line.text):
                 continue
             names = list(_TENSOR.finditer(line.text))
             for at, match in enumerate(names):

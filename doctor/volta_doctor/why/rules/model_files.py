@@ -9,7 +9,7 @@ from volta_doctor.logs.parts import Listed
 from volta_doctor.why.case import Case
 from volta_doctor.why.rules import likely, rule
 
-_WEIGHTS = re.compile(r"\.(?:safetensors|bin|gguf|pt|pth)$|(?:^|/)tokenizer\.model$")
+_WEIGHTS = re.compile(r"\.(?:safetensors|bin|gguf|pt|pth)$|(?:^|/)tokenizer\.(?:model|json)$")
 _POINTER = range(100, 201)  # bytes: a version line, a sha256 and a size (git-lfs docs/spec.md)
 _SHARD = re.compile(r"^(?P<stem>.*?)-(?P<number>\d{5})-of-(?P<count>\d{5})(?P<end>\.\w+)$")
 _SHOWN = 4

@@ -14,14 +14,22 @@ from volta_doctor.why.model import (
     quantization,
     tensor_names,
     tensors,
+    text_config,
 )
 from volta_doctor.why.rules import likely, rule
+from volta_doctor.why.words import lines
 
 _HALF_MAX = 65504.0
 _APART = 1.10  # of global scales of one layer, above which the loss shows
 _BLOCK_SCALES = ("weight_scale", "scales", "weight_scale_inv")
 _FUSED = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"), ("w1", "w3"))
 _GLOBALS = ("weight_global_scale", "weight_scale_2")
+_FOUR_BIT_FLOATS = re.compile(r"nvfp4|mxfp4", re.IGNORECASE)  # two values in a byte
+_INPUTS = (
+    (("down_proj",), "intermediate_size"),
+    (("gate_proj", "up_proj", "q_proj", "k_proj", "v_proj", "gate_up_proj"), "hidden_size"),
+)
+_FEW = 8  # columns of a scale: with fewer it is one per channel or per block of 128
 _NAMES = {"float8_e4m3fn": "F8_E4M3", "e4m3": "F8_E4M3", "bfloat16": "BF16", "bf16": "BF16"}
 _NAMES |= {"float32": "F32", "fp32": "F32", "float16": "F16", "half": "F16", "uint8": "U8"}
 
@@ -150,7 +158,7 @@ def parts_of_a_layer(case: Case, row: Row) -> Iterator[Finding]:
         for parts in _FUSED:
             if part != parts[0]:
                 continue
-            found = [by_name[f"{parent}.{p}"] for p in parts if f"{parent}.{p}" in by_name]
+            found = [by_name[n] for p in parts if (n := f"{parent}.{p}".lstrip(".")) in by_name]
             values = [t.value for t in found if t.value]
             if len(values) > 1:
                 worst = max(worst, (max(values) / min(values), found), key=lambda pair: pair[0])
@@ -177,24 +185,45 @@ def size_of_groups(case: Case, row: Row) -> Iterator[Finding]:
     if not declared:
         return
     shapes = {t.name: t for t in tensors(case) if t.shape and len(t.shape) == 2}
+    inputs = _inputs(case)
+    halves = bool(lines(case, _FOUR_BIT_FLOATS, 1))
     for scale in shapes.values():
-        size = _group(shapes, scale)
+        size = _group(shapes, scale, halves) or _by_config(scale, inputs)
         if size and size not in declared:
             config = ", ".join(map(str, sorted(declared)))
             yield row.fail(
-                f"{scale.module} has groups of {size}, the config says {config}.",
+                f"{scale.module or scale.name} has groups of {size}, the config says {config}.",
                 scale.evidence,
                 *case.lines(r'"group_size|"q_group_size', 1),
             )
             return
 
 
-def _group(shapes: dict[str, Tensor], scale: Tensor) -> int:
+def _inputs(case: Case) -> dict[str, int]:
+    """Return the input size of a layer by the last part of its name, as config.json tells it."""
+    found: dict[str, int] = {}
+    for config in case.configs:
+        fields = text_config(config)
+        for names, field in _INPUTS:
+            size = fields.get(field)
+            if isinstance(size, int):
+                found |= dict.fromkeys(names, size)
+    return found
+
+
+def _by_config(scale: Tensor, inputs: dict[str, int]) -> int:
+    size = inputs.get(scale.module.rpartition(".")[2], 0)
+    if scale.kind != "weight_scale" or not scale.shape or scale.shape[1] < _FEW:
+        return 0
+    return size // scale.shape[1] if size % scale.shape[1] == 0 else 0
+
+
+def _group(shapes: dict[str, Tensor], scale: Tensor, halves: bool) -> int:
     """Return the group size of a layer, 0 where its shapes do not tell."""
     if not scale.shape:
         return 0
     if scale.kind == "scales":  # AWQ and GPTQ: [in / group, out]
-        packed = shapes.get(f"{scale.module}.qweight")
+        packed = shapes.get(f"{scale.module}.qweight".lstrip("."))
         if not packed or not packed.shape:
             return 0
         rows, out = scale.shape
@@ -203,8 +232,9 @@ def _group(shapes: dict[str, Tensor], scale: Tensor) -> int:
     if scale.kind != "weight_scale":
         return 0
     for kind in ("weight_packed", "weight"):
-        packed = shapes.get(f"{scale.module}.{kind}")
-        values = {"U8": 2, "I32": 8}.get(packed.type or "") if packed else None
+        packed = shapes.get(f"{scale.module}.{kind}".lstrip("."))
+        untold = (2 if halves else 8) if kind == "weight_packed" else None
+        values = {"U8": 2, "I32": 8, "": untold}.get(packed.type or "") if packed else None
         if packed and packed.shape and values and packed.shape[0] == scale.shape[0]:
             inputs, columns = packed.shape[1] * values, scale.shape[1]
             return inputs // columns if columns and inputs % columns == 0 else 0
