@@ -3,10 +3,12 @@
 import re
 from collections.abc import Iterator
 from functools import lru_cache
+from itertools import islice
 from typing import Any, NamedTuple
 
 from volta_doctor.findings import Evidence
 from volta_doctor.logs.parts import Config
+from volta_doctor.logs.text import Line, Text
 from volta_doctor.why.case import Case
 from volta_doctor.why.words import lines
 
@@ -40,10 +42,11 @@ _TENSOR = re.compile(
     rf"|(?<![\w.])(?:{_KINDS})(?=[\"' :=|,\t])"
 )
 _CODE = re.compile(r"self\.|torch\.(?:empty|zeros|ones|tensor)|Parameter\(|\.to\(|\.data\b|assert ")
-_MAY_NAME = re.compile(r"weight|scale|qzeros", re.IGNORECASE)  # most lines name no tensor
+_MAY_NAME = re.compile(r"\.weight\b|weight_|scale|qzeros|qweight")
 _SHAPE = re.compile(r"[\[(]\s*(\d+(?:\s*,\s*\d+)*)\s*,?\s*[\])]")
 _VALUE = re.compile(r"(?<![\w.\[(,])(\d+\.\d+(?:[eE][-+]?\d+)?|\d+[eE][-+]?\d+)(?![\w.])")
 _MOST_TENSORS = 4_000
+_REACH = 160  # characters behind a name in which its type, shape and value stand
 
 
 class Tensor(NamedTuple):
@@ -135,18 +138,25 @@ def dtype(case: Case) -> str | None:
     return {"half": "float16", "fp16": "float16", "bf16": "bfloat16"}.get(found or "", found)
 
 
+@lru_cache(maxsize=1)
+def naming_lines(case: Case) -> list[tuple[Text, Line]]:
+    """Return the lines that may name a tensor of a quantised layer: few of them do."""
+    return [
+        (text, line) for text in case.texts for line in text.lines if _MAY_NAME.search(line.text)
+    ]
+
+
+@lru_cache(maxsize=1)
 def tensors(case: Case) -> list[Tensor]:
     """Return the tensors that listings in the case show."""
-    return _tensors(case)
+    return list(islice(_each_tensor(case), _MOST_TENSORS))
 
 
 def tensor_names(case: Case) -> dict[str, str]:
     """Return the names of tensors that the case shows, those of an index with their shard."""
     found = {tensor.name: "" for tensor in tensors(case)}
-    for text in case.texts:
-        for line in text.lines:
-            if _MAY_NAME.search(line.text):
-                found |= {m[0]: "" for m in _TENSOR.finditer(line.text) if "." in m[0]}
+    for _, line in naming_lines(case):
+        found |= {m[0]: "" for m in _TENSOR.finditer(line.text) if "." in m[0]}
     for config in case.configs:
         shards = config.content.get("weight_map")
         if isinstance(shards, dict):
@@ -154,36 +164,20 @@ def tensor_names(case: Case) -> dict[str, str]:
     return found
 
 
-@lru_cache(maxsize=1)
-def _tensors(case: Case) -> list[Tensor]:
-    return list(_each_tensor(case))
-
-
 def _each_tensor(case: Case) -> Iterator[Tensor]:
-    count = 0
-    for text in case.texts:
-        for line in text.lines:
-            if not _MAY_NAME.search(line.text) or _CODE.search(line.text):
-                continue
-            names = list(_TENSOR.finditer(line.text))
-            for at, match in enumerate(names):
-                end = names[at + 1].start() if at + 1 < len(names) else len(line.text)
-                rest = line.text[match.end() : min(end, match.end() + 160)]
-                kind, shape, value = _TYPE.search(rest), _SHAPE.search(rest), _VALUE.search(rest)
-                if not (kind or shape or value):
-                    continue
+    for text, line in naming_lines(case):
+        if _CODE.search(line.text):
+            continue
+        names = list(_TENSOR.finditer(line.text))
+        for at, match in enumerate(names):
+            end = names[at + 1].start() if at + 1 < len(names) else len(line.text)
+            rest = line.text[match.end() : min(end, match.end() + _REACH)]
+            kind, shape, value = _TYPE.search(rest), _SHAPE.search(rest), _VALUE.search(rest)
+            if kind or shape or value:
                 sizes = tuple(int(n) for n in shape[1].split(",")) if shape else None
                 number = float(value[1]) if value and not (sizes and len(sizes) > 1) else None
-                yield Tensor(
-                    match[0],
-                    kind.lastgroup if kind else None,
-                    sizes,
-                    number,
-                    text.evidence(line),
-                )
-                count += 1
-                if count > _MOST_TENSORS:
-                    return
+                name = kind.lastgroup if kind else None
+                yield Tensor(match[0], name, sizes, number, text.evidence(line))
 
 
 def _first(case: Case, pattern: re.Pattern[str]) -> Told | None:

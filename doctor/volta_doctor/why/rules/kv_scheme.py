@@ -17,6 +17,8 @@ _NO_CARD = "the text does not name the card; on a V100 it is so"
 def declared_and_told(case: Case, row: Row) -> Iterator[Finding]:
     """A scheme in the config outlives the flag: its scales were made for e4m3."""
     schemes, algorithms = _schemes(case), _algorithms(case)
+    if not schemes | algorithms:
+        return
     places = case.lines(_DECLARED, 2)
     if schemes and algorithms and schemes.isdisjoint(algorithms):
         text = (
@@ -24,8 +26,10 @@ def declared_and_told(case: Case, row: Row) -> Iterator[Finding]:
             f" {', '.join(sorted(algorithms))}."
         )
         yield row.fail(text, *places)
+    if "FP8" not in schemes | algorithms or case.card == "other":
+        return
     told = kv_cache_dtype(case)
-    if "FP8" not in schemes | algorithms or told is None or case.card == "other":
+    if told is None:
         return
     if told.value == "auto":
         finding = row.fail(

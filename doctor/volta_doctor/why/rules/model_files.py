@@ -13,6 +13,7 @@ _WEIGHTS = re.compile(r"\.(?:safetensors|bin|gguf|pt|pth)$|(?:^|/)tokenizer\.(?:
 _POINTER = range(100, 201)  # bytes: a version line, a sha256 and a size (git-lfs docs/spec.md)
 _SHARD = re.compile(r"^(?P<stem>.*?)-(?P<number>\d{5})-of-(?P<count>\d{5})(?P<end>\.\w+)$")
 _SHOWN = 4
+_ENDS = (".safetensors", ".bin", ".gguf")
 # `wc -c`, `stat -c`, `du -b`, a table: a size beside a name, on either side.
 _SIZED = re.compile(
     r"(?:^|\s)(?P<size>1\d\d)(?: ?(?:B|bytes))?\s+(?P<name>\S+\.(?:safetensors|bin|gguf))$"
@@ -39,6 +40,8 @@ def as_small_as_a_pointer(case: Case, row: Row) -> Iterator[Finding]:
 def _sized(case: Case) -> Iterator[Listed]:
     for text in case.texts:
         for line in text.lines:
+            if not any(end in line.text for end in _ENDS):
+                continue
             if match := _SIZED.search(line.text.strip()):
                 name, size = match["name"] or match["named"], match["size"] or match["bytes"]
                 yield Listed(name, int(size), text.evidence(line))

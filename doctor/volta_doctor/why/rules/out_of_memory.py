@@ -20,6 +20,8 @@ _SENTENCES = (
 @rule("mem-fit")
 def the_process_itself(case: Case, row: Row) -> Iterator[Finding]:
     """The process that failed holds nearly all of the card."""
+    if "cuda-out-of-memory" not in case.symptoms:
+        return
     for pattern in _SENTENCES:
         groups = case.groups(pattern)
         if not groups:

@@ -18,7 +18,7 @@ _TP_LINE = re.compile(r"tensor.parallel.size|(?:^|\s)--?tp(?:-size)?[ =]\d", re.
 
 def _models(case: Case) -> Iterator[tuple[Config, dict[str, Any], int]]:
     """Yield the configs of models that are split over several ranks."""
-    ranks = tensor_parallel(case)
+    ranks = tensor_parallel(case) if case.configs else None
     if ranks and ranks > 1:
         for config in case.configs:
             fields = text_config(config)

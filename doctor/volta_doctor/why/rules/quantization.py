@@ -14,7 +14,8 @@ _PACKED = re.compile(r"\.(?:weight_packed|qweight|weight_scale(?:_inv|_2)?)$")
 _NOT_ON_VOLTA = frozenset(
     ("awq", "compressed-tensors", "fbgemm_fp8", "fp8", "marlin", "modelopt", "mxfp4", "quark")
 )
-_LOADS = r"load_weights|weight_loader|_load_w13|_load_w2|load_merged_column"
+_LOADS = re.compile(r"load_weights|weight_loader|_load_w13|_load_w2|load_merged_column")
+_MISFIT = re.compile(r"exceeds dimension|must match the size")
 _SHAPES = (
     r"start \(\d+\) \+ length \((?P<made>\d+)\) exceeds dimension size \((?P<stored>\d+)\)",
     r"size of tensor a \((?P<made>\d+)\) must match the size of tensor b \((?P<stored>\d+)\)",
@@ -55,6 +56,8 @@ def two_configs(case: Case, row: Row) -> Iterator[Finding]:
 @rule("quant-conflict")
 def config_and_tensors(case: Case, row: Row) -> Iterator[Finding]:
     """The names of tensors show which layers are packed."""
+    if not case.configs:
+        return
     names = tensor_names(case)
     packed = {_PACKED.sub("", name) for name in names if _PACKED.search(name)}
     whole = any(isinstance(config.content.get("weight_map"), dict) for config in case.configs)
@@ -82,7 +85,7 @@ def _other(case: Case) -> bool:
 @rule("quant-config-not-applied")
 def packed_into_plain(case: Case, row: Row) -> Iterator[Finding]:
     """A packed weight is 2, 4 or 8 times narrower than the plain one that the loader made."""
-    if not case.lines(_LOADS, 1):
+    if not lines(case, _MISFIT, 1) or not lines(case, _LOADS, 1):
         return
     for pattern in _SHAPES:
         groups = case.groups(pattern)

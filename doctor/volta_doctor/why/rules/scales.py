@@ -11,6 +11,7 @@ from volta_doctor.why.model import (
     dtype,
     group_sizes,
     modelopt,
+    naming_lines,
     quantization,
     tensor_names,
     tensors,
@@ -50,8 +51,11 @@ def _declared(case: Case) -> str:
 @rule("scale-dtype")
 def type_of_scales(case: Case, row: Row) -> Iterator[Finding]:
     """The stored type, the one that the config names, and that of the products."""
-    declared, half = _declared(case), dtype(case) == "float16"
+    declared = _declared(case)
     scales = [t for t in tensors(case) if t.kind in _BLOCK_SCALES and t.type]
+    if not (declared or scales):
+        return
+    half = dtype(case) == "float16"
     places = case.lines(r"scale_dtype", 1)
     for scale in scales:
         if declared and scale.type != declared:
@@ -87,17 +91,14 @@ def too_large_for_half(case: Case, row: Row) -> Iterator[Finding]:
         r"(\d+(?:\.\d+)?(?:e\+?\d+)?)",
         re.IGNORECASE,
     )
-    if dtype(case) != "float16":
-        return
-    for text in case.texts:
-        for line in text.lines:
-            match = pattern.search(line.text)
-            if match and float(match[1]) > _HALF_MAX:
-                yield row.fail(
-                    f"A scale is {float(match[1]):g}, and float16 ends at 65504.",
-                    text.evidence(line),
-                )
-                return
+    for text, line in naming_lines(case):
+        match = pattern.search(line.text)
+        if match and float(match[1]) > _HALF_MAX and dtype(case) == "float16":
+            yield row.fail(
+                f"A scale is {float(match[1]):g}, and float16 ends at 65504.",
+                text.evidence(line),
+            )
+            return
 
 
 @rule("scale-layout")
@@ -124,6 +125,8 @@ def names_and_ranks(case: Case, row: Row) -> Iterator[Finding]:
 @rule("scale-direction")
 def names_and_method(case: Case, row: Row) -> Iterator[Finding]:
     """The tensors' names give the direction; the declared method must be theirs."""
+    if not naming_lines(case) and not case.configs:
+        return
     names = tensor_names(case)
     divisors = {n.rpartition(".")[0] for n in names if n.endswith(".weight_global_scale")}
     factors = {n.rpartition(".")[0] for n in names if n.endswith(".weight_scale_2")}
