@@ -124,44 +124,66 @@ def echo_of_another(case: Case, row: Row) -> Iterator[Finding]:
 
 
 class Link(NamedTuple):
-    """A PCIe link as lspci -vv prints it: of which device, and its lanes of how many."""
+    """A PCIe link: of which device, its lanes of how many, and its GT/s of how many."""
 
     device: str
     width: int
     lanes: int
+    speed: float
+    fastest: float
     evidence: list[Evidence]
 
 
 _DEVICE = re.compile(r"^(?:[0-9a-f]{4}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7] ", re.I)
-_LANES = re.compile(r"LnkCap:.*?Width x(\d+)")
-_STATE = re.compile(r"LnkSta:.*?Width x(\d+)")
+_CAN = re.compile(r"LnkCap:.*?Speed ([\d.]+)GT/s.*?Width x(\d+)")
+_STATE = re.compile(r"LnkSta:.*?Speed ([\d.]+)GT/s.*?Width x(\d+)")
 _NVIDIA_CARD = re.compile(r"(?:3D|VGA compatible) controller.*NVIDIA", re.I)
+# pci 0000:3b:00.0: 31.504 Gb/s available PCIe bandwidth, limited by 8.0 GT/s PCIe x4 link at
+# 0000:3a:00.0 (capable of 126.016 Gb/s with 8.0 GT/s PCIe x16 link)
+_LIMITED = re.compile(
+    r"pci ([0-9a-f:.]{12,16}): [\d.]+ Gb/s available PCIe bandwidth, limited by"
+    r" ([\d.]+) GT/s(?: PCIe)? x(\d+) link.*capable of.* ([\d.]+) GT/s(?: PCIe)? x(\d+) link",
+    re.I,
+)
 
 
-def links(case: Case) -> Iterator[Link]:
-    """Yield the links of a text, with an empty device where the text was cut down to them."""
+def _links(case: Case) -> Iterator[Link]:
+    """Yield lspci's links, with an empty device where the text was cut down to them."""
     for text in case.texts:
-        device, cap = "", None
+        device, can = "", None
         for line in text.lines:
             if _DEVICE.match(line.text):
-                device, cap = line.text, None
-            elif match := _LANES.search(line.text):
-                cap = int(match[1]), text.evidence(line)
-            elif cap and (match := _STATE.search(line.text)):
-                yield Link(device, int(match[1]), cap[0], [cap[1], text.evidence(line)])
-                cap = None
+                device, can = line.text, None
+            elif match := _CAN.search(line.text):
+                can = float(match[1]), int(match[2]), text.evidence(line)
+            elif can and (match := _STATE.search(line.text)):
+                seen = [can[2], text.evidence(line)]
+                yield Link(device, int(match[2]), can[1], float(match[1]), can[0], seen)
+                can = None
+
+
+def _of_cards(case: Case) -> Iterator[Link]:
+    """Yield the links of NVIDIA cards, by their bus ids, from lspci and from the kernel's start."""
+    for link in _links(case):
+        if _NVIDIA_CARD.search(link.device):
+            yield link._replace(device=bus_id(link.device.split()[0]))
+    for text in case.texts:
+        for line in text.lines:
+            match = _LIMITED.search(line.text)
+            if match and case.lines(f"nvidia {re.escape(match[1])}|NVRM: .*{match[1][:12]}", 1):
+                speed, fastest = float(match[2]), float(match[4])
+                seen = [text.evidence(line)]
+                yield Link(bus_id(match[1]), int(match[3]), int(match[5]), speed, fastest, seen)
 
 
 @rule("pcie-width")
 def fewer_lanes(case: Case, row: Row) -> Iterator[Finding]:
     """A link below what card and slot can do; an empty slot, another device, is none of ours."""
-    narrow = [link for link in links(case) if link.width < link.lanes]
-    for link in narrow:
-        if _NVIDIA_CARD.search(link.device):
-            bus = bus_id(link.device.split()[0])
-            text = f"The card at {bus} has {link.width} of {link.lanes} PCIe lanes."
-            yield row.fail(text, *link.evidence, subject=bus)
-    unnamed = [link for link in narrow if not link.device]
+    for link in _of_cards(case):
+        if link.width < link.lanes:
+            text = f"The card at {link.device} has {link.width} of {link.lanes} PCIe lanes."
+            yield row.fail(text, *link.evidence, subject=link.device)
+    unnamed = [link for link in _links(case) if not link.device and link.width < link.lanes]
     if unnamed and case.lines("nvidia|Tesla V100", 1):
         of = ", ".join(f"x{link.width} of x{link.lanes}" for link in unnamed)
         seen = [line for link in unnamed for line in link.evidence]
@@ -169,6 +191,21 @@ def fewer_lanes(case: Case, row: Row) -> Iterator[Finding]:
             row.fail(f"PCIe links run below their width: {of}.", *seen[:6]),
             "the lines do not say of which device they are, and the text speaks of GPUs",
         )
+
+
+@rule("pcie-gen")
+def slower_link(case: Case, row: Row) -> Iterator[Finding]:
+    """A card that idles slows its link down; the text seldom shows whether it did."""
+    for link in _of_cards(case):
+        if link.speed < link.fastest:
+            text = (
+                f"The link of the card at {link.device} runs at {link.speed:g} of"
+                f" {link.fastest:g} GT/s."
+            )
+            yield possible(
+                row.info(text, *link.evidence, subject=link.device),
+                "an idle card slows its link to save power: look again while it works",
+            )
 
 
 _UNCORRECTED = r"pcieport (?P<port>[0-9a-f:.]{12,16}): (?:AER: )?PCIe Bus Error: severity=Uncorrect"

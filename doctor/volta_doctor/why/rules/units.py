@@ -169,6 +169,25 @@ def _concerned(flaws: list[Flaw]) -> set[str]:
     return {key for key in _KEYS if key in words}
 
 
+_AT_BOOT = (
+    r"after (?:a |each |every )?(?:cold )?(?:re)?boot|at (?:cold )?boot|-- Boot [0-9a-f]{8}"
+    r"|restarting (?:the )?service|restart(?:ing)? (?:it |the service )?(?:manually )?"
+    r"(?:fixes|helps|works)"
+)
+_BY_SYSTEMD = r"systemd|systemctl|journalctl|\w\.service"
+
+
+@rule("unit-start")
+def before_the_driver(case: Case, row: Row) -> Iterator[Finding]:
+    """A server that finds no GPU at boot, and finds it later, was started before the driver."""
+    no_gpu, at_boot = case.lines(_NO_GPU, 2), case.lines(_AT_BOOT, 2)
+    if no_gpu and at_boot and case.lines(_BY_SYSTEMD, 1) and not settings(case):
+        yield likely(
+            row.fail("The unit starts before the driver is ready.", *no_gpu, *at_boot),
+            "the text speaks of a boot, and a later start would show whether it is only that",
+        )
+
+
 @rule("unit-limits")
 def below_what_it_needs(case: Case, row: Row) -> Iterator[Finding]:
     """A unit that was killed in its own group was so at the MemoryMax that it has."""
