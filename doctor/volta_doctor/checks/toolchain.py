@@ -163,7 +163,7 @@ def _best(facts: Facts, cuda: str | None = None) -> Compiler | None:
 def _other(facts: Facts) -> str:
     best = _best(facts)
     if best is None:
-        return " No other nvcc here makes it."
+        return " No other nvcc here makes it." if facts.toolchain.need().compilers else ""
     where = ", where its own ptxas comes first in PATH" if best.apart else ""
     return f" {best.path} ({best.release}) makes sm_70 code{where}."
 

@@ -79,7 +79,7 @@ def listing(text: Text) -> Iterator[Part]:
     """Yield the files of `ls -l` and `du -h`."""
     found = []
     for line in text.lines:
-        body = line.text.strip()
+        body = line.body
         if match := _LONG.search(body):
             found.append(Listed(match[2].strip(), _bytes(match[1]), text.evidence(line)))
         elif match := _DU.match(body):

@@ -89,7 +89,7 @@ def _commands(text: Text) -> Iterator[_Command]:
 
 
 def _in(body: str, line: Line) -> Iterator[_Command]:
-    words = _split(body)
+    words = _split(re.sub(r"^(?:Exec\w+|command|CMD)\s*[=:]\s*[-@]?", "", body))
     env: dict[str, str] = {}
     for start, word in enumerate(words):
         if match := _VARIABLE.fullmatch(word):

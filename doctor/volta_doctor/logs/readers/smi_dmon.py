@@ -25,7 +25,7 @@ def dmon(text: Text) -> Iterator[Part]:
     fields: list[str] = []
     newest: dict[int, tuple[list[str], list[str], Line]] = {}
     for line in text.lines:
-        words = line.text.split()
+        words = line.body.split()
         if words[:2] == ["#", "gpu"]:
             fields = [word.lower() for word in words[1:]]
         elif fields and len(words) == len(fields) and words[0].isdigit():

@@ -13,8 +13,8 @@ from volta_doctor.logs.text import Text
 
 _GPU = re.compile(
     r"(?:^|[\s|:])GPU\s?(?P<index>\d{1,2})\s*:\s*"
-    r"(?P<name>(?:NVIDIA|Tesla|GeForce|Quadro|TITAN)\b[\w ./-]*\d[\w ./-]*"
-    r"|(?:NVIDIA )?TITAN V)\s*(?:\(UUID:\s*(?P<uuid>[\w-]+)?[\s.\u2026]*\)?)?$"
+    r"(?P<name>(?:NVIDIA|Tesla|GeForce|Quadro|TITAN)\b[\w ./-]{0,50}?)"
+    r"\s*(?:\(UUID:\s*(?P<uuid>[\w-]{0,50})[\s.\u2026]{0,9}\)?)?$"
 )
 _STATE = re.compile(
     r"\bLink (\d{1,2}):\s*(?:(\d+(?:\.\d+)?) GB/s|(<?inactive>?))\s*$", re.IGNORECASE

@@ -120,7 +120,7 @@ def query(text: Text) -> Iterator[Part]:
 def _text(text: Text) -> Iterator[tuple[int, Reading]]:
     index, place, processes, begun = -1, [""], 0, False
     for line in text.lines:
-        body = line.text.strip()
+        body = line.body
         begun = begun or "NVSMI LOG" in body
         if bus := _GPU.search(body):
             index, place, processes = index + 1, [""], 0
@@ -170,7 +170,7 @@ def _path(place: list[str], key: str, begun: bool) -> str:
 def _xml(text: Text) -> Iterator[tuple[int, Reading]]:
     index, place, opened = -1, list[str](), 0
     for line in text.lines:
-        body = line.text.strip()
+        body = line.body
         if _XML_GPU.search(body):
             index, place = index + 1, []
         elif match := _XML_VALUE.search(body):

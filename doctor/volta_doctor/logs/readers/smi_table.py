@@ -11,7 +11,7 @@ from volta_doctor.logs.text import Text
 _DRIVER = re.compile(r"Driver Version:\s*(\d{3}\.\d[\d.]*)")
 _CUDA = re.compile(r"CUDA Version:\s*(\d+\.\d+)")
 _UPPER = re.compile(
-    r"""(?:^|\|)\s*(?P<index>\d{1,2})\s+(?P<name>\S.*?)\s+(?P<persistence>On|Off|N/A|WDDM|TCC|ERR!)
+    r"""(?:^|\|)\s*(?P<index>\d{1,2})\s+(?P<name>\S.{0,60}?)\s+(?P<persistence>On|Off|N/A|WDDM|TCC|ERR!)
     \s*\|\s*(?P<bus>[0-9A-F]{4,8}:[0-9A-F]{2}:[0-9A-F]{2}\.[0-7])\s+(?:On|Off|N/A|ERR!)
     (?:\s*\|\s*(?P<ecc>\d+|Off|N/A|ERR!))?""",
     re.VERBOSE | re.IGNORECASE,
@@ -26,7 +26,7 @@ _LOWER = re.compile(
 )
 _PROCESS = re.compile(
     r"\|\s*(?P<index>\d{1,2})\s+(?:(?:N/A|\d+)\s+(?:N/A|\d+)\s+)?(?P<pid>\d+)\s+"
-    r"(?P<type>C|G|C\+G|M|M\+C)\s+(?P<name>\S.*?)\s+(?P<memory>\d+\s?MiB|N/A)\s*\|"
+    r"(?P<type>C|G|C\+G|M|M\+C)\s+(?P<name>\S.{0,200}?)\s+(?P<memory>\d+\s?MiB|N/A)\s*\|"
 )
 _NOBODY = "No running processes found"
 _RULER = re.compile(r"\|={8,}|\+={8,}")

@@ -22,7 +22,7 @@ def topo(text: Text) -> Iterator[Part]:
     peers: smi.Matrix | None = None
     seen: list[Seen] = []
     for lines in _matrices(text):
-        matrix = smi.parse("\n".join(line.text for line in lines))
+        matrix = smi.parse("\n".join(line.body for line in lines))
         if matrix is None:
             continue
         cells = {cell for row in matrix.cells for cell in row} - {SELF}
@@ -51,17 +51,17 @@ def topo(text: Text) -> Iterator[Part]:
 
 def _named(line: Line) -> str:
     """Return a row's GPU as findings name it: GPU0 is GPU 0."""
-    return re.sub(r"^\s*GPU(\d+).*", r"GPU \1", line.text)
+    return re.sub(r"^\s*GPU(\d+).*", r"GPU \1", line.body)
 
 
 def _matrices(text: Text) -> Iterator[list[Line]]:
     found: list[Line] = []
     for line in text.lines:
-        if _HEADER.match(line.text):
+        if _HEADER.match(line.body):
             if found:
                 yield found
             found = [line]
-        elif found and _ROW.match(line.text):
+        elif found and _ROW.match(line.body):
             found.append(line)
         elif found:
             yield found
