@@ -4,19 +4,20 @@ A huge log is searched as bytes for the literals of all patterns at once. A lite
 often enough is looked for no longer, but for the end of the log, which is kept whole.
 """
 
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import Any, NamedTuple
 
 from volta_doctor.logs.patterns import options
 from volta_doctor.logs.sources import Source
 from volta_doctor.logs.text import Line, Text, decode, number_lines, parse
 
-WHOLE = 8 << 20  # bytes of a text that is looked at whole
-_TAIL = 1 << 20
+WHOLE = 2 << 20  # bytes of a text that is looked at whole
+_TAIL = 1 << 18
 _BEFORE = 8  # lines of context
-_OFTEN = 200  # places of one literal
-_MOST_LINES = 60_000
+_LINES_OF_A_WORD = 800
+_MOST_LINES = 20_000
 _START = 1 << 16
 _STRANGE = bytes(byte for byte in range(32) if byte not in b"\t\n\v\f\r\b\x07\x1b") + b"\x7f"
 
@@ -67,57 +68,46 @@ class _Search:
 
     def __init__(self, words: list[Word]) -> None:
         self._words = {word.text.lower(): word for word in words}
-        self._counts: Counter[str] = Counter()
+        self._spent: Counter[str] = Counter()  # lines that were kept for a word
         self._kept: dict[int, bytes] = {}
         self.last = 0  # the number of the last line
 
     def lines(self, head: list[bytes], rest: Iterator[bytes]) -> list[Line]:
         """Return the lines near a literal, and the end of the text."""
-        tail: deque[tuple[int, bytes]] = deque()
-        number, held = 1, 0
+        number, end = 1, b""
         regex = self._regex(self._words)
-        for piece in _chain(head, rest):
-            if self._sift(regex, piece, number):
-                regex = self._regex([w for w in self._words if self._counts[w] < _OFTEN])
-            tail.append((number, piece))
-            held += len(piece)
-            while len(tail) > 1 and held - len(tail[0][1]) > _TAIL:
-                held -= len(tail.popleft()[1])
+        for piece in chain(_emptied(head), rest):
+            if regex and self._sift(regex, piece, number):
+                regex = self._regex([w for w in self._words if self._spent[w] < _LINES_OF_A_WORD])
             number += piece.count(b"\n")
+            end = (end + piece)[-_TAIL:]
         self.last = number
-        for first, piece in tail:
-            for offset, line in enumerate(piece.split(b"\n")):
-                self._kept.setdefault(first + offset, line)
-        numbers = sorted(self._kept)
-        return [line for n in numbers for line in number_lines([decode(self._kept[n])], n)]
+        tail = end[end.find(b"\n") + 1 :]
+        self._keep(number - tail.count(b"\n"), tail)
+        return [
+            line for n in sorted(self._kept) for line in number_lines([decode(self._kept[n])], n)
+        ]
 
-    def _sift(self, regex: Any, piece: bytes, first: int) -> bool:
-        """Keep what is near a literal; say whether one was now found often enough."""
-        if regex is None or len(self._kept) > _MOST_LINES:
-            return False
-        at, number, full = 0, first, False
-        while match := regex.search(piece, at):
-            word = self._words[b" ".join(match.group().lower().split()).decode(errors="replace")]
-            self._counts[word.text.lower()] += 1
-            full = full or self._counts[word.text.lower()] == _OFTEN
-            number += piece.count(b"\n", at, match.start())
-            start = match.start()
-            before = 0
-            while start > 0 and before <= _BEFORE:
-                start = piece.rfind(b"\n", 0, start)
-                before += 1
-            begin = start + 1 if start >= 0 else 0
-            here = number - piece.count(b"\n", begin, match.start())
-            at = match.start()
-            for _ in range(word.after + 1):
-                at = piece.find(b"\n", at) + 1
-                if not at:
-                    at = len(piece)
-                    break
-            for offset, line in enumerate(piece[begin:at].split(b"\n")):
-                self._kept.setdefault(here + offset, line)
-            number += piece.count(b"\n", match.start(), at)
-        return full
+    def _sift(self, regex: Any, piece: bytes, number: int) -> bool:
+        """Keep what is near a literal; say whether enough was kept for one."""
+        at, enough = 0, False
+        while len(self._kept) < _MOST_LINES and (match := regex.search(piece, at)):
+            word = self._words[match.group().lower().decode(errors="replace")]
+            here = match.start()
+            number += piece.count(b"\n", at, here)
+            start = _line_start(piece, here, _BEFORE)
+            before = piece.count(b"\n", start, here)
+            at = _line_end(piece, here, word.after)
+            self._keep(number - before, piece[start:at])
+            number += piece.count(b"\n", here, at)
+            spent = self._spent[word.text.lower()]
+            self._spent[word.text.lower()] += before + word.after + 1
+            enough = enough or spent < _LINES_OF_A_WORD <= self._spent[word.text.lower()]
+        return enough
+
+    def _keep(self, number: int, lines: bytes) -> None:
+        for offset, line in enumerate(lines.split(b"\n")):
+            self._kept.setdefault(number + offset, line)
 
     @staticmethod
     def _regex(words: Iterable[str]) -> Any:
@@ -127,7 +117,24 @@ class _Search:
         return re2.compile("|".join(ways).encode(), options(64 << 20)) if ways else None
 
 
-def _chain(head: list[bytes], rest: Iterator[bytes]) -> Iterator[bytes]:
-    while head:
-        yield head.pop(0)
-    yield from rest
+def _line_start(piece: bytes, at: int, lines: int) -> int:
+    """Return where the line begins that is so many lines above."""
+    for _ in range(lines + 1):
+        at = piece.rfind(b"\n", 0, at)
+        if at < 0:
+            return 0
+    return at + 1
+
+
+def _line_end(piece: bytes, at: int, lines: int) -> int:
+    """Return where the line ends that is so many lines below."""
+    for _ in range(lines + 1):
+        at = piece.find(b"\n", at) + 1
+        if not at:
+            return len(piece)
+    return at
+
+
+def _emptied(pieces: list[bytes]) -> Iterator[bytes]:
+    while pieces:
+        yield pieces.pop(0)

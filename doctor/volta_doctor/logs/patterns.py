@@ -26,12 +26,10 @@ def available() -> str:
 
 
 class Pattern:
-    """One pattern, in a line and in a text without blanks."""
+    """One pattern, in lines and in a text without blanks."""
 
     def __init__(self, source: str) -> None:
         self.source = source
-        self._line: Any = None
-        self._squeezed: Any = None
 
     @cached_property
     def literals(self) -> tuple[str, ...]:
@@ -43,20 +41,28 @@ class Pattern:
         """Whether it says where a line or a word ends, so that broken lines cannot match."""
         return bool(_ANCHORS.search(self.source))
 
-    def search(self, line: bytes) -> "dict[str, str] | None":
-        """Return the named groups of the first match in a line; None without a match."""
-        if self._line is None:
-            self._line = _compile(re.sub(" +", r"[ \\t]*", self.source))
-        match = self._line.search(line)
-        return _groups(match) if match else None
+    def lines(self, data: bytes) -> Iterator[tuple[dict[str, str], int]]:
+        """Yield the first match of each line: its named groups, and where in `data` it begins."""
+        at = 0
+        while match := self._in_line.search(data, at):
+            yield _groups(match), match.start()
+            at = data.find(b"\n", match.end()) + 1
+            if not at:
+                break
 
-    def search_squeezed(self, data: bytes) -> "tuple[dict[str, str], int, int] | None":
+    def squeezed(self, data: bytes) -> "tuple[dict[str, str], int, int] | None":
         """Return the groups of the first match in a squeezed text, and where it is."""
-        if self._squeezed is None:
-            bounded = re.sub(r"(?<!\\)\.[*+]\??", f".{{0,{_SPAN}}}?", self.source)
-            self._squeezed = _compile(bounded.replace(" ", ""))
-        match = self._squeezed.search(data)
+        match = self._in_squeezed.search(data)
         return (_groups(match), match.start(), match.end()) if match else None
+
+    @cached_property
+    def _in_line(self) -> Any:
+        return _compile("(?m)" + re.sub(" +", r"[ \\t]*", self.source))
+
+    @cached_property
+    def _in_squeezed(self) -> Any:
+        bounded = re.sub(r"(?<!\\)\.[*+]\??", f".{{0,{_SPAN}}}?", self.source)
+        return _compile(bounded.replace(" ", ""))
 
 
 def _compile(source: str) -> Any:
@@ -75,6 +81,7 @@ def options(max_mem: int = 8 << 20) -> Any:
     chosen.encoding = re2.Options.Encoding.LATIN1
     chosen.max_mem = max_mem
     chosen.log_errors = False
+    chosen.never_nl = True  # a match lies within one line
     return chosen
 
 

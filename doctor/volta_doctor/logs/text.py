@@ -2,6 +2,7 @@
 
 import html
 import re
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
@@ -23,6 +24,9 @@ _PLAIN = str.maketrans(
     }
 )
 
+# What a mail puts before each quoted line, and Docker Compose before those of a service.
+_MARKS = (re.compile(r"^(?:> ?)+"), re.compile(r"^[\w.-]{2,40} +\| ?"))
+
 # What stands before a message on each of its lines: marks of a quotation, times, hosts, tags of
 # journald, Docker Compose, Ray and Kubernetes, worker names, levels, source positions.
 _PREFIX = re.compile(
@@ -36,9 +40,10 @@ _PREFIX = re.compile(
     | (?:DEBUG|INFO|WARN(?:ING)?|ERROR|CRITICAL|FATAL)[\s:]+
     | \[\w[\w./-]*\.(?:py|cpp|cc|cu|h|cuh|go|rs):\d+\]\s*
     | \w[\w./-]*\.(?:py|cpp|cc|cu|go):\d+\]\s*
-    | [\w.-]+\s+(?:kernel|systemd|dockerd|ollama|python3?)(?:\[\d+\])?:\s+
+    | (?:stdout|stderr)\s+[FP]\s+
+    | (?:[\w.-]+\s+)?[\w./@-]+\[\d+\]:\s+
+    | [\w.-]+\s+kernel:\s+
     | (?:kernel|NVRM):\s*
-    | [\w.-]+\[\d+\]:\s+
     | [\w-]{2,40}\s+\|\s+
     )""",
     re.VERBOSE,
@@ -98,6 +103,24 @@ class Text(NamedTuple):
         return "\n".join(line.text for line in self.lines)
 
 
+class Joined:
+    """A text as bytes, and which line stands where in them."""
+
+    def __init__(self, text: Text) -> None:
+        self.text = text
+        self._starts: list[int] = []
+        parts = [line.text.encode() for line in text.lines]
+        length = 0
+        for part in parts:
+            self._starts.append(length)
+            length += len(part) + 1
+        self.data = b"\n".join(parts)
+
+    def line(self, at: int) -> Line:
+        """Return the line that holds a byte."""
+        return self.text.lines[bisect_right(self._starts, at) - 1]
+
+
 class Squeezed:
     """A text without any blanks and prefixes, in which a broken or badly spaced line is whole."""
 
@@ -115,8 +138,6 @@ class Squeezed:
 
     def lines(self, start: int, end: int) -> list[Line]:
         """Return the lines that hold the bytes from `start` to `end`."""
-        from bisect import bisect_left, bisect_right
-
         first = bisect_right(self._starts, start) - 1
         last = bisect_left(self._starts, end) - 1
         return [line for line in self._lines[first : last + 1] if line.text.strip()]
@@ -141,8 +162,13 @@ def clean(raw: str) -> str:
 
 
 def parse(name: str, data: bytes) -> Text:
-    """Return all lines of a text that is held in memory."""
-    return Text(name, number_lines(decode(data).split("\n")), data=data)
+    """Return all lines of a text that is held in memory, without a mark that all of them bear."""
+    lines = number_lines(decode(data).split("\n"))
+    written = [line.text for line in lines if line.text]
+    for mark in _MARKS:
+        if written and all(mark.match(text) for text in written):
+            lines = [line._replace(text=mark.sub("", line.text)) for line in lines]
+    return Text(name, lines, data=data)
 
 
 def number_lines(raw: Iterable[str], first: int = 1) -> list[Line]:

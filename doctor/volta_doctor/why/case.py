@@ -15,7 +15,7 @@ from volta_doctor.facts.serve.engines import Flags
 from volta_doctor.findings import Evidence
 from volta_doctor.logs.parts import Config, Listed, Part, Seen, merged, section
 from volta_doctor.logs.patterns import Pattern
-from volta_doctor.logs.text import Squeezed, Text
+from volta_doctor.logs.text import Joined, Squeezed, Text
 from volta_doctor.profile import Profile
 
 _PROFILE = "text"
@@ -52,6 +52,11 @@ class Case:
         self.facts = _completed(self.facts, self.card)
         self.said: list[Said] = []
         self.symptoms: dict[str, tuple[Symptom, Hit]] = {}
+
+    @cached_property
+    def joined(self) -> list[Joined]:
+        """The texts as bytes."""
+        return [Joined(text) for text in self.texts]
 
     @cached_property
     def squeezed(self) -> list[tuple[Text, Squeezed]]:
@@ -163,22 +168,18 @@ def _completed(facts: Facts, card: str) -> Facts:
 
 def find(case: Case, pattern: Pattern, most: int = 3) -> Hit | None:
     """Look for a pattern in all lines, then in the texts without their line ends."""
-    first: dict[str, str] | None = None
+    first: dict[str, str] = {}
     seen: list[Evidence] = []
     count, order = 0, (0, 0)
-    for number, text in enumerate(case.texts):
-        for line in text.lines:
-            groups = pattern.search(line.text.encode())
-            if groups is None:
-                continue
+    for number, text in enumerate(case.joined):
+        for groups, at in pattern.lines(text.data):
+            line = text.line(at)
             count += 1
-            if first is None:
+            if count == 1:
                 first, order = groups, (number, line.number)
-            if len(seen) < most:
-                seen.append(text.evidence(line))
-    if first is not None:
-        return Hit(first, seen, count, order)
-    return find_broken(case, pattern)
+            if count <= most:
+                seen.append(text.text.evidence(line))
+    return Hit(first, seen, count, order) if count else find_broken(case, pattern)
 
 
 def find_broken(case: Case, pattern: Pattern) -> Hit | None:
@@ -186,7 +187,7 @@ def find_broken(case: Case, pattern: Pattern) -> Hit | None:
     if pattern.whole_lines:
         return None
     for number, (text, squeezed) in enumerate(case.squeezed):
-        match = pattern.search_squeezed(squeezed.data)
+        match = pattern.squeezed(squeezed.data)
         if match:
             groups, start, end = match
             lines = squeezed.lines(start, end)

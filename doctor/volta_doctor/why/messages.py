@@ -92,7 +92,7 @@ def _hits(case: Case) -> list[Hit | None]:
         for line in text.lines:
             data = line.text.encode()
             for index in literals.owners(data):
-                groups = every[index].pattern.search(data)
+                groups = next(every[index].pattern.lines(data), (None, 0))[0]
                 if groups is None:
                     continue
                 found = finds.get(index)
