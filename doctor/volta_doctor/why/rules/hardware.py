@@ -25,6 +25,7 @@ _NO_READING = re.compile(
     re.IGNORECASE,
 )
 _OWN_LIMIT = r"GPU Slowdown Temp : (?P<limit>\d{2,3}) C"
+_NAMES_A_CAUSE = "caused by previous Xid"
 _CAUSED = re.compile(
     r"Xid \((?:PCI:)?([0-9a-f:.]{7,16})\): \d+.*caused by previous Xid (\d+)", re.I
 )
@@ -34,6 +35,8 @@ _CAUSED = re.compile(
 def hot_before_it_was_lost(case: Case, row: Row) -> Iterator[Finding]:
     """A card that grew too hot and then left the bus has switched itself off."""
     lost = case.lines(_LOST, 2)
+    if not lost:
+        return
     limit = int((case.groups(_OWN_LIMIT) or {}).get("limit", _TOO_HOT_C))
     found = [
         (int(match[1]), text.evidence(line))
@@ -43,13 +46,21 @@ def hot_before_it_was_lost(case: Case, row: Row) -> Iterator[Finding]:
         for match in _DEGREES.finditer(line.text)
     ]
     hot = [(degrees, seen) for degrees, seen in found if limit <= degrees <= 130]
-    if lost and hot:
+    if hot:
         degrees, seen = max(hot, key=lambda pair: pair[0])
         text = f"A GPU was at {degrees} °C (it slows down at {limit} °C) when one left the bus."
         yield likely(
             row.fail(text, seen, *lost),
             "a card switches itself off when it is too hot, and then it is gone from the bus",
         )
+
+
+def _causes(case: Case) -> Iterator[tuple[str, int, Evidence]]:
+    """Yield the lines in which the driver names the Xid that led to one: bus id, and that Xid."""
+    for text in case.texts if case.lines(_NAMES_A_CAUSE, 1) else ():
+        for line in text.lines:
+            if match := _CAUSED.search(line.text):
+                yield bus_id(match[1]), int(match[2]), text.evidence(line)
 
 
 def _logged(case: Case) -> list[Xid]:
@@ -94,12 +105,9 @@ def of_a_later_card(case: Case, row: Row) -> Iterator[Finding]:
     for xid in _logged(case):
         if xid.number in later:
             seen.setdefault(xid.bus, {}).setdefault(xid.number, xid.event.evidence)
-    for text in case.texts:
-        for line in text.lines:
-            match = _CAUSED.search(line.text)
-            if match and int(match[2]) in later:
-                of_bus = seen.setdefault(bus_id(match[1]), {})
-                of_bus.setdefault(int(match[2]), text.evidence(line))
+    for bus, number, evidence in _causes(case):
+        if number in later:
+            seen.setdefault(bus, {}).setdefault(number, evidence)
     cards = Cards(case.facts)
     for bus, numbers in seen.items():
         what = "; ".join(f"Xid {number} ({xids()[number].meaning})" for number in sorted(numbers))
@@ -111,14 +119,12 @@ def of_a_later_card(case: Case, row: Row) -> Iterator[Finding]:
 @rule("xid-fold")
 def echo_of_another(case: Case, row: Row) -> Iterator[Finding]:
     """Newer drivers name the Xid that a 45 follows from."""
-    found: dict[str, list[tuple[str, Evidence]]] = {}
-    for text in case.texts:
-        for line in text.lines:
-            if match := _CAUSED.search(line.text):
-                found.setdefault(bus_id(match[1]), []).append((match[2], text.evidence(line)))
+    found: dict[str, list[tuple[int, Evidence]]] = {}
+    for bus, number, evidence in _causes(case):
+        found.setdefault(bus, []).append((number, evidence))
     cards = Cards(case.facts)
     for bus, pairs in found.items():
-        numbers = ", ".join(dict.fromkeys(number for number, _ in pairs))
+        numbers = ", ".join(dict.fromkeys(f"{number}" for number, _ in pairs))
         message = f"Xid 45 follows from Xid {numbers} and has no cause of its own."
         yield row.info(message, pairs[0][1], subject=cards.subject(bus))
 
@@ -149,7 +155,7 @@ _LIMITED = re.compile(
 
 def _links(case: Case) -> Iterator[Link]:
     """Yield lspci's links, with an empty device where the text was cut down to them."""
-    for text in case.texts:
+    for text in case.texts if case.lines("LnkSta:", 1) else ():
         device, can = "", None
         for line in text.lines:
             if _DEVICE.match(line.text):
@@ -167,7 +173,7 @@ def _of_cards(case: Case) -> Iterator[Link]:
     for link in _links(case):
         if _NVIDIA_CARD.search(link.device):
             yield link._replace(device=bus_id(link.device.split()[0]))
-    for text in case.texts:
+    for text in case.texts if case.lines("available PCIe bandwidth", 1) else ():
         for line in text.lines:
             match = _LIMITED.search(line.text)
             if match and case.lines(f"nvidia {re.escape(match[1])}|NVRM: .*{match[1][:12]}", 1):

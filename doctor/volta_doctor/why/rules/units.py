@@ -19,6 +19,7 @@ _KEYS = (
     "ProcSubset", "MemoryDenyWriteExecute", "RestrictAddressFamilies", "SystemCallFilter",
     "IPAddressDeny", "IPAddressAllow", "ProtectClock", "MemoryMax", "MemoryLimit",
 )  # fmt: skip
+_ANY_KEY = "|".join(f"{key}=" for key in _KEYS)
 _TRUE = ("yes", "true", "on", "1")
 _MAJOR = re.compile(r"^\s*195\s+([\w-]+)\s*$")
 # The groups of the cards, of which a driver registers some: /proc/devices tells which.
@@ -43,7 +44,7 @@ class Setting(NamedTuple):
 def settings(case: Case) -> dict[str, list[Setting]]:
     """Return the settings of the sandbox by key; an empty value has emptied its list."""
     found: dict[str, list[Setting]] = {}
-    for text in case.texts:
+    for text in case.texts if case.lines(_ANY_KEY, 1) else ():
         for line in text.lines:
             match = _LINE.match(line.text)
             for key, value in [match.groups()] if match else _OPTION.findall(line.text):
