@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import NamedTuple
 
 from volta_doctor.catalog import Row, xids
@@ -63,7 +64,9 @@ def _causes(case: Case) -> Iterator[tuple[str, int, Evidence]]:
                 yield bus_id(match[1]), int(match[2]), text.evidence(line)
 
 
+@lru_cache(maxsize=1)
 def _logged(case: Case) -> list[Xid]:
+    """Return the Xids of the kernel's own lines."""
     return events.xids(case.facts.kernel_log.data) if case.facts.kernel_log.data else []
 
 
