@@ -85,8 +85,9 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     folded under this one, and `folded_under` is the root cause above this one. A `waived` one stays
     in the report and does not count for the exit code.
 
-    A text gives a finding with a `confidence`, for the reason in `because`; `missing` is the
-    evidence to bring where it does not decide, and `contradicts` the advice in it that is wrong.
+    A text gives a finding with a `confidence`, for the reason in `because`; `consequences` are the
+    lines that merely follow from it, `missing` is the evidence to bring where the text does not
+    decide, and `contradicts` the advice in it that is wrong.
     """
 
     id: str
@@ -104,5 +105,6 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     waived: Waived | None = None
     confidence: Confidence | UnsetType = UNSET
     because: str | UnsetType = UNSET
+    consequences: list[Evidence] | UnsetType = UNSET
     missing: list[str] | UnsetType = UNSET
     contradicts: list[str] | UnsetType = UNSET

@@ -20,7 +20,8 @@ from volta_doctor.profile import detect
 from volta_doctor.why import messages, rules
 from volta_doctor.why.case import Case, Hit, Said
 
-_FOUND = (Status.FAIL, Status.WARN, Status.INFO)
+_BROKEN = (Status.FAIL, Status.WARN)
+_FOUND = (*_BROKEN, Status.INFO)
 _CONFIDENCE = tuple(Confidence)
 _MOST_EVIDENCE = 8
 _SAYS_SO = "the text says so itself"
@@ -107,7 +108,7 @@ def _with_places(case: Case, row: Row, finding: Finding) -> Finding:
     words = "\n".join([finding.message, finding.subject, *(e.text for e in finding.evidence)])
     of_row = [seen for seen in case.seen if seen.section in (*row.needs, *row.uses)]
     if finding.subject != HOST:
-        own = ("", finding.subject, case.label(finding.subject))
+        own = case.names(finding.subject)
         of_row = [seen for seen in of_row if seen.subject in own] or of_row
     told = [seen.evidence for seen in of_row if seen.value and seen.value in words]
     places = list(dict.fromkeys(told or [seen.evidence for seen in of_row]))[:_MOST_EVIDENCE]
@@ -145,7 +146,7 @@ def _one_each(found: Iterable[Weighed]) -> list[Weighed]:
 def _with_symptoms(case: Case, found: list[Weighed]) -> Iterator[Weighed]:
     """Give each symptom to what explains it, else ask for the evidence that would decide."""
     for symptom, hit in case.symptoms.values():
-        problems = {w.finding.id for w in found if w.finding.status in _FOUND}
+        problems = {w.finding.id for w in found if w.finding.status in _BROKEN}
         named = [suspect for suspect in symptom.suspects if suspect in problems]
         if named:
             found = [_explaining(w, hit) if w.finding.id == named[0] else w for w in found]
@@ -156,8 +157,11 @@ def _with_symptoms(case: Case, found: list[Weighed]) -> Iterator[Weighed]:
 
 def _explaining(weighed: Weighed, hit: Hit) -> Weighed:
     finding = weighed.finding
-    evidence = list(dict.fromkeys([*finding.evidence, *hit.evidence]))[:_MOST_EVIDENCE]
-    return Weighed(structs.replace(finding, evidence=evidence), True, min(weighed.order, hit.order))
+    known = finding.consequences or []
+    further = [seen for seen in hit.evidence if seen not in (*finding.evidence, *known)]
+    consequences = [*known, *further][:_MOST_EVIDENCE] or UNSET
+    finding = structs.replace(finding, consequences=consequences)
+    return Weighed(finding, True, min(weighed.order, hit.order))
 
 
 def _undetermined(symptom: Symptom, hit: Hit) -> Finding:
@@ -181,11 +185,12 @@ def _rank(found: list[Weighed], case: Case) -> list[Finding]:
 
     def weight(pair: tuple[Weighed, Finding]) -> tuple[object, ...]:
         weighed, finding = pair
+        aside = not weighed.explains_error  # weighs as much as a doubt
         return (
             _severity(finding),
             finding.folded_under is not None,
-            not weighed.explains_error,
-            _doubt(finding),
+            _doubt(finding) + aside,
+            aside,
             -len(finding.hides),
             weighed.order,
         )

@@ -63,6 +63,8 @@ class _Page(NamedTuple):
                 yield from self.item("bring", text)
         else:
             yield from self.item("fix", f"{finding.remedy.fix} (risk: {finding.remedy.risk})")
+        for seen in (finding.consequences or [])[:_LINES]:
+            yield from self.item("follows", f"{place(seen)}: {seen.text}")
         if follow:
             yield from self.item("follows", self.listed(follow))
 
