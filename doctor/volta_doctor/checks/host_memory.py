@@ -189,9 +189,10 @@ def oom_kill(facts: Facts, row: Row) -> Iterable[Finding]:
         last = of_name[-1]
         why = "its cgroup reached its limit" if last.limited else "the host ran out of memory"
         held = f", when it held {gib(last.rss_bytes)}" if last.rss_bytes else ""
+        moment = f", {last.event.moment}" if last.event.moment else ""
         text = (
-            f"{last.name} (pid {last.pid}) was killed because {why}, {last.event.time:.0f} s"
-            f" after boot{held}; servers were killed {times(len(of_name))}."
+            f"{last.name} (pid {last.pid}) was killed because {why}{moment}{held};"
+            f" servers were killed {times(len(of_name))}."
         )
         seen = shown([kill.event for kill in of_name])
         yield row.warn(text, *seen, subject=name, count=len(of_name))

@@ -24,6 +24,8 @@ def kernel_log(facts: Facts) -> KernelLogFacts:
 
 def window(log: KernelLogFacts) -> str:
     """Say how far back the log goes."""
+    if log.excerpt:
+        return f"in {log.source}"
     if log.begins > BOOT_LINES_S:
         return f"in {log.source}, which begins {duration(log.begins)} after boot"
     return f"in {log.source} since boot"

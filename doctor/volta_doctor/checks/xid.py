@@ -61,8 +61,9 @@ def told(events: list[Xid]) -> str:
         same = [xid for xid in events if xid.number == number]
         known: XidRow | None = xids().get(number)
         meaning = f" ({known.meaning})" if known else ""
-        first = f"{same[0].event.time:.0f} s after boot"
-        parts.append(f"Xid {number}{meaning} {times(len(same))}, first {first}{_programs(same)}")
+        moment = same[0].event.moment
+        first = f", first {moment}" if moment else ""
+        parts.append(f"Xid {number}{meaning} {times(len(same))}{first}{_programs(same)}")
     return "; ".join(parts)
 
 

@@ -87,7 +87,10 @@ def _merge(ours: Any, theirs: Any) -> Any:
         fields = {}
         for field in msgspec.structs.fields(type(ours)):
             mine, yours = getattr(ours, field.name), getattr(theirs, field.name)
-            fields[field.name] = yours if mine == field.default else _merge(mine, yours)
+            if mine == field.default or _get(ours, field.name) is None:
+                fields[field.name] = yours
+            else:
+                fields[field.name] = mine if yours == field.default else _merge(mine, yours)
         return msgspec.structs.replace(ours, **fields)
     if isinstance(ours, list) and isinstance(theirs, list):
         is_matrix = any(isinstance(item, list) for item in ours)
@@ -99,13 +102,24 @@ def _merge(ours: Any, theirs: Any) -> Any:
 
 def _merge_lists(ours: list[Any], theirs: list[Any]) -> list[Any]:
     found = list(ours)
+    places: dict[object, list[int]] = {}  # so that logs of any length can be put together
+    for number, item in enumerate(found):
+        for mark in _marks(item):
+            places.setdefault(mark, []).append(number)
     for item in theirs:
-        same = next((n for n, known in enumerate(found) if _is_same(known, item)), None)
+        near = sorted({number for mark in _marks(item) for number in places.get(mark, ())})
+        same = next((number for number in near if _is_same(found[number], item)), None)
         if same is None:
             found.append(item)
         else:
             found[same] = _merge(found[same], item)
     return found
+
+
+def _marks(item: Any) -> list[object]:
+    """Return what two items that are the same have in common."""
+    marks = [(key, value) for key in _KEYS if not _is_nothing(value := _get(item, key))]
+    return [*marks] or [repr(item)]
 
 
 def _is_same(one: Any, other: Any) -> bool:
@@ -121,7 +135,10 @@ def _is_same(one: Any, other: Any) -> bool:
 def _get(item: Any, path: str) -> Any:
     for name in path.split("."):
         item = getattr(item, name, None)
-    return bus_id(item) if path == "pci.bus_id" and isinstance(item, str) else item
+    if path == "pci.bus_id" and isinstance(item, str):
+        return bus_id(item)
+    is_number = path == "index" and isinstance(item, int)
+    return None if is_number and item < 0 else item  # below 0 it is not known
 
 
 def _is_nothing(value: Any) -> bool:

@@ -17,6 +17,7 @@ from volta_doctor.logs.parts import Config, Listed, Part, Seen, merged, section
 from volta_doctor.logs.patterns import Pattern
 from volta_doctor.logs.text import Joined, Squeezed, Text
 from volta_doctor.profile import Profile
+from volta_doctor.why import gpus
 
 _PROFILE = "text"
 _SQUEEZED_LINES = 6_000  # of a text that is also looked at without its line ends
@@ -99,11 +100,10 @@ class Case:
             reason = "the text names no card, so it is judged as that of a V100"
         return Profile(name=_PROFILE, gpu="volta", reason=reason, cards=self.cards)
 
-    def label(self, name: str) -> str:
-        """Return what readers call a finding's subject: a GPU by its index, not its UUID."""
+    def names(self, name: str) -> set[str]:
+        """Return what readers may call the subject of a finding; an empty one is the host."""
         nvml = self.facts.nvml.data
-        named = {subject(gpu): f"GPU {gpu.index}" for gpu in nvml.gpus} if nvml else {}
-        return named.get(name, name)
+        return gpus.names(nvml.gpus if nvml else [], name)
 
     @property
     def configs(self) -> list[Config]:
@@ -142,7 +142,7 @@ class Case:
 
 
 def _completed(facts: Facts, card: str) -> Facts:
-    """Tell each GPU's generation by its name, else by what the texts name; join GPUs to a matrix.
+    """Tell each GPU's generation by its name, else by what the texts name, and its number.
 
     A matrix that nvidia-smi prints names GPUs by their index.
     """
@@ -150,17 +150,17 @@ def _completed(facts: Facts, card: str) -> Facts:
     if nvml is None:
         return facts
     assumed = None if card == "other" else compat().volta.compute_capability
-    gpus = [
+    told = [
         gpu
         if gpu.compute_capability is not None
         else structs.replace(
             gpu, compute_capability=capability_of(name) if (name := value(gpu.name)) else assumed
         )
-        for gpu in nvml.gpus
+        for gpu in gpus.numbered(nvml.gpus)
     ]
-    found = {"nvml": section(structs.replace(nvml, gpus=gpus))}
+    found = {"nvml": section(structs.replace(nvml, gpus=told))}
     if topo:
-        names = {f"GPU {gpu.index}": subject(gpu) for gpu in gpus}
+        names = {f"GPU {gpu.index}": subject(gpu) for gpu in told}
         uuids = [names.get(uuid, uuid) for uuid in topo.uuids]
         found["topo"] = section(structs.replace(topo, uuids=uuids))
     return structs.replace(facts, **found)

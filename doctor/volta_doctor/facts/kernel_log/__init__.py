@@ -60,11 +60,12 @@ class KernelLogFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     The newest 20 000 and a few are kept, and from further back those that a check may ask for;
     `left_out` counts the others. `since` is how far back the look went, in seconds after boot: the
     log may begin later than the boot, or be longer than there was time for. None stands for the
-    first line.
+    first line. An `excerpt` holds what somebody picked out, its times begin with its first line.
     """
 
     source: str
     lines: list[LogLine]
+    excerpt: bool = False
     left_out: int = 0
     since: float | None = None
 

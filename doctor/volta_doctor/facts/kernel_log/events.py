@@ -42,10 +42,16 @@ _SAME_S = 10.0  # between two lines that tell of one thing
 
 
 class Event(NamedTuple):
-    """One line that tells of something, `time` in seconds after boot."""
+    """One line that tells of something, `time` in seconds after boot, or into an excerpt."""
 
     evidence: Evidence
     time: float
+    in_excerpt: bool = False
+
+    @property
+    def moment(self) -> str:
+        """When it was, in words; empty where an excerpt does not tell."""
+        return "" if self.in_excerpt else f"{self.time:.0f} s after boot"
 
 
 class Xid(NamedTuple):
@@ -82,7 +88,7 @@ def events(log: KernelLogFacts, *words: str) -> Iterator[Event]:
     """Yield the lines that hold one of the words."""
     for number, line in log.numbered():
         if any(word in line.text for word in words):
-            yield Event(Evidence(log.source, line.text, number), line.time)
+            yield Event(Evidence(log.source, line.text, number), line.time, log.excerpt)
 
 
 def xids(log: KernelLogFacts) -> list[Xid]:

@@ -1,7 +1,7 @@
 """What the readers of nvidia-smi's outputs share: readings of GPUs, by the elements of its XML."""
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 from xml.etree import ElementTree
 
@@ -10,6 +10,7 @@ import msgspec
 from volta_doctor.facts.model import Facts
 from volta_doctor.facts.modules import ModulesFacts
 from volta_doctor.facts.nvml import GpuFacts, NvmlFacts
+from volta_doctor.facts.pci import bus_id
 from volta_doctor.facts.smi.table import GPU, read
 from volta_doctor.facts.smi.xml import Element, cuda_version, row
 from volta_doctor.logs.parts import Part, Seen, section
@@ -62,12 +63,16 @@ class Reading(NamedTuple):
 
 def part(
     text: Text,
-    gpus: Mapping[int, Iterable[Reading]],
+    gpus: Mapping[int, Sequence[Reading]],
     host: Iterable[Reading] = (),
     judges: Collection[str] = PER_GPU,
 ) -> Part:
-    """Return the facts in the readings of GPUs by index, and of the `host`."""
+    """Return the facts in the readings of GPUs by index, and of the `host`.
+
+    An index below 0 is not known.
+    """
     read_gpus = [_gpu(index, readings) for index, readings in gpus.items()]
+    names = {index: _name(index, readings) for index, readings in gpus.items()}
     of_host = {reading.path: reading for reading in host}
     log = _element(of_host.values())
     nvml = NvmlFacts(
@@ -77,13 +82,13 @@ def part(
         gpus=read_gpus,
     )
     seen = [
-        Seen("nvml", words, text.evidence(reading.line), f"GPU {index}")
+        Seen("nvml", words, text.evidence(reading.line), names[index])
         for index, readings in gpus.items()
         for reading in readings
         if (words := _words(reading))
     ]
     lost = [
-        Seen("nvml", "error", text.evidence(reading.line), f"GPU {index}")
+        Seen("nvml", "error", text.evidence(reading.line), names[index])
         for index, readings in gpus.items()
         for reading in readings
         if reading.text.strip("[]") in _LOST
@@ -102,6 +107,12 @@ def loaded(text: Text, version: str, line: Line) -> tuple[ModulesFacts, Seen]:
     """Return that a driver of this version is loaded, and where it stands."""
     facts = ModulesFacts(running_kernel="", proc_version=f"Driver Version: {version}")
     return facts, Seen("modules", version, text.evidence(line))
+
+
+def _name(index: int, readings: Iterable[Reading]) -> str:
+    """Return a GPU's bus id where it is told, else its index."""
+    buses = (bus_id(reading.text) for reading in readings if reading.path == "pci/pci_bus_id")
+    return next(buses, f"GPU {index}")
 
 
 def _gpu(index: int, readings: Iterable[Reading]) -> GpuFacts:

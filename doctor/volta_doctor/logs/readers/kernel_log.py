@@ -45,7 +45,9 @@ def kernel_log(text: Text) -> Iterator[Part]:
             found[-1] = (line, _joined(found[-1][1], line))
     if found:
         lines = [_marked(entry) for _, entry in found]
-        facts = Facts(kernel_log=section(KernelLogFacts(source=text.name, lines=lines)))
+        facts = Facts(
+            kernel_log=section(KernelLogFacts(source=text.name, lines=lines, excerpt=True))
+        )
         seen = [
             Seen("kernel_log", entry.text, text.evidence(line))
             for (line, _), entry in zip(found, lines, strict=True)

@@ -15,7 +15,9 @@ from volta_doctor.logs.text import Text
 
 _GPU = re.compile(r"GPU ([0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])$", re.IGNORECASE)
 _VALUE = re.compile(r"([A-Za-z][\w .()/-]*?)\s*[:\uff1a](?!\S*://)\s*(\S.*)?$")
-_XML_GPU = re.compile(r"<gpu id=")
+_ATTACHED = re.compile(r"Attached GPUs\s*:\s*(\d{1,2})\b|<attached_gpus>(\d{1,2})<")
+_BUS = "pci/pci_bus_id"
+_XML_GPU = re.compile(r"<gpu id=\"([^\"]*)\"")
 _XML_VALUE = re.compile(r"<(\w+)(?:\s[^>]*)?>([^<]*)</\1>")
 _XML_OPEN = re.compile(r"<(\w+)(?:\s[^>]*)?>$")
 _XML_CLOSE = re.compile(r"</(\w+)>$")
@@ -113,8 +115,19 @@ def query(text: Text) -> Iterator[Part]:
     readings = _xml(text) if "<gpu id=" in text.joined() else _text(text)
     for index, reading in readings:
         (host if reading.path in _HOST.values() else gpus.setdefault(index, [])).append(reading)
+    if not _is_whole(text, len(gpus)):
+        gpus = {index if _BUS not in _paths(own) else ~index: own for index, own in gpus.items()}
     if gpus or host:
         yield part(text, gpus, host)
+
+
+def _paths(readings: list[Reading]) -> set[str]:
+    return {reading.path for reading in readings}
+
+
+def _is_whole(text: Text, gpus: int) -> bool:
+    """Say whether all GPUs of the host are there, so that their order tells their index."""
+    return any(int(match[1] or match[2]) == gpus for match in _ATTACHED.finditer(text.joined()))
 
 
 def _text(text: Text) -> Iterator[tuple[int, Reading]]:
@@ -124,7 +137,7 @@ def _text(text: Text) -> Iterator[tuple[int, Reading]]:
         begun = begun or "NVSMI LOG" in body
         if bus := _GPU.search(body):
             index, place, processes = index + 1, [""], 0
-            yield index, Reading("pci/pci_bus_id", bus[1], line)
+            yield index, Reading(_BUS, bus[1], line)
             continue
         match = _VALUE.match(body)
         if match is None:
@@ -171,8 +184,9 @@ def _xml(text: Text) -> Iterator[tuple[int, Reading]]:
     index, place, opened = -1, list[str](), 0
     for line in text.lines:
         body = line.body
-        if _XML_GPU.search(body):
+        if bus := _XML_GPU.search(body):
             index, place = index + 1, []
+            yield index, Reading(_BUS, bus[1], line)
         elif match := _XML_VALUE.search(body):
             yield max(index, 0), Reading("/".join([*place, match[1]]), match[2], line)
         elif match := _XML_OPEN.search(body):

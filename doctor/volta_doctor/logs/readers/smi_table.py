@@ -35,7 +35,16 @@ _MODES = {"e.process": "Exclusive_Process", "e.thread": "Exclusive_Thread"}
 _VOLATILE = "ecc_errors/volatile/double_bit/total"
 
 
-@reader("NVIDIA-SMI", "MiB /", "MiB/", "Persistence-M", "Bus-Id", "| N/A", "Driver Version:")
+@reader(
+    "NVIDIA-SMI",
+    "MiB /",
+    "MiB/",
+    "Persistence-M",
+    "Bus-Id",
+    "| N/A",
+    "Driver Version:",
+    "00000000:",
+)
 def table(text: Text) -> Iterator[Part]:
     """Yield the header, the rows of GPUs and those of processes."""
     gpus: dict[int, list[Reading]] = {}
