@@ -28,9 +28,8 @@ _NO_READING = re.compile(
 )
 _OWN_LIMIT = r"GPU Slowdown Temp : (?P<limit>\d{2,3}) C"
 _NAMES_A_CAUSE = "caused by previous Xid"
-_CAUSED = re.compile(
-    r"Xid \((?:PCI:)?([0-9a-f:.]{7,16})\): \d+.*caused by previous Xid (\d+)", re.I
-)
+_BUS = re.compile(r"Xid \((?:PCI:)?([0-9a-f:.]{7,16})\)", re.I)
+_CAUSE = re.compile(rf"{_NAMES_A_CAUSE}\s+(\d+)", re.I)
 
 
 @rule("temp-gpu")
@@ -58,11 +57,14 @@ def hot_before_it_was_lost(case: Case, row: Row) -> Iterator[Finding]:
 
 
 def _causes(case: Case) -> Iterator[tuple[str, int, Evidence]]:
-    """Yield the lines in which the driver names the Xid that led to one: bus id, and that Xid."""
+    """Yield where the driver names the Xid that led to one: bus id, that Xid, the line."""
     for text in case.texts if case.lines(_NAMES_A_CAUSE, 1) else ():
+        bus = ""
         for line in text.lines:
-            if match := _CAUSED.search(line.text):
-                yield bus_id(match[1]), int(match[2]), text.evidence(line)
+            if match := _BUS.search(line.text):  # it may be on the line before, in a broken one
+                bus = bus_id(match[1])
+            if bus and (match := _CAUSE.search(line.text)):
+                yield bus, int(match[1]), text.evidence(line)
 
 
 @lru_cache(maxsize=1)

@@ -46,7 +46,7 @@ def settings(case: Case) -> dict[str, list[Setting]]:
     found: dict[str, list[Setting]] = {}
     for text in case.texts if case.lines(_ANY_KEY, 1) else ():
         for line in text.lines:
-            match = _LINE.match(line.text)
+            match = _LINE.match(line.body)
             for key, value in [match.groups()] if match else _OPTION.findall(line.text):
                 if key not in _KEYS or value == "...":
                     continue
@@ -64,7 +64,7 @@ def _groups(case: Case) -> list[Setting]:
         Setting(match[1], text.evidence(line))
         for text in case.texts
         for line in text.lines
-        if (match := _MAJOR.match(line.text))
+        if (match := _MAJOR.match(line.body))
     ]
 
 
