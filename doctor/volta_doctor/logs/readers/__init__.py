@@ -1,6 +1,7 @@
 """One module for each kind of text that holds facts; each is imported here by itself.
 
-To add one: a module with a function marked `@reader`.
+To add one: a module with a function marked `@reader`. Modules with an underscore before their name
+hold what several share.
 """
 
 from collections.abc import Callable, Iterable, Iterator

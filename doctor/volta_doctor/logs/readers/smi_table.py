@@ -79,17 +79,15 @@ def table(text: Text) -> Iterator[Part]:
 
 
 def _upper(match: re.Match[str]) -> Iterator[tuple[str, str]]:
-    if "..." not in match["name"] and match["name"] != "ERR!":
-        yield "product_name", match["name"]
-    elif match["name"] != "ERR!":  # cut off by the column's width
-        yield "product_name", match["name"].rstrip(". ")
+    if match["name"] != "ERR!":
+        yield "product_name", match["name"].rstrip(". ")  # the column may cut it off
     yield "pci/pci_bus_id", match["bus"]
     if switch := _SWITCH.get(match["persistence"].lower()):
         yield "persistence_mode", switch
     if ecc := match["ecc"]:
         off = ecc.lower() == "off"
         yield _VOLATILE, "N/A" if off else "Unknown Error" if ecc == "ERR!" else ecc
-        if ecc.isdigit() or off:
+        if ecc.isdigit() or (off and "GeForce" not in match["name"]):  # these come with it off
             yield "ecc_mode/current_ecc", "Disabled" if off else "Enabled"
         elif ecc == "N/A":
             yield "ecc_mode/current_ecc", "N/A"
