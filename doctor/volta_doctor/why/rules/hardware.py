@@ -164,8 +164,8 @@ def _links(case: Case) -> Iterator[Link]:
     for text in case.texts if case.lines("LnkSta:", 1) else ():
         device, can = "", None
         for line in text.lines:
-            if _DEVICE.match(line.text):
-                device, can = line.text, None
+            if _DEVICE.match(line.body):
+                device, can = line.body, None
             elif match := _CAN.search(line.text):
                 can = float(match[1]), int(match[2]), text.evidence(line)
             elif can and (match := _STATE.search(line.text)):
@@ -231,8 +231,8 @@ def not_all_listed(case: Case, row: Row) -> Iterator[Finding]:
     listed: dict[str, Evidence] = {}
     for text in case.texts if case.lines("NVIDIA", 1) else ():
         for line in text.lines:
-            if _NVIDIA_CARD.search(line.text) and _DEVICE.match(line.text):
-                on_bus.setdefault(bus_id(line.text.split()[0]), text.evidence(line))
+            if _NVIDIA_CARD.search(line.body) and _DEVICE.match(line.body):
+                on_bus.setdefault(bus_id(line.body.split()[0]), text.evidence(line))
             elif match := _LISTED.search(line.text):
                 listed.setdefault(match[1], text.evidence(line))
     attached = case.groups(_ATTACHED)
