@@ -9,6 +9,7 @@ from volta_doctor.catalog import Row, checks
 from volta_doctor.catalog.why import UNDETERMINED, Symptom, rows
 from volta_doctor.findings import (
     HOST,
+    PROBLEMS,
     SEVERITY,
     Confidence,
     Finding,
@@ -17,7 +18,7 @@ from volta_doctor.findings import (
 )
 from volta_doctor.judge import bearing, examine, fold
 from volta_doctor.profile import detect
-from volta_doctor.why import messages, rules
+from volta_doctor.why import last_resort, messages, rules
 from volta_doctor.why.case import Case, Hit, Said
 
 _BROKEN = (Status.FAIL, Status.WARN)
@@ -27,6 +28,7 @@ _MOST_EVIDENCE = 8
 _SAYS_SO = "the text says so itself"
 _FACTS_DECIDE = "the facts in the text decide it"
 _NO_CARD = "the text does not name the card; on a V100 it is so"
+_NO_RULE = "the line is an error, and no rule knows it"
 _ANYWHERE = (1 << 30, 0)  # behind all that stands somewhere
 
 
@@ -54,7 +56,10 @@ def diagnose(case: Case, saved: Sequence[Finding] = (), whole_host: bool = False
             for row in checks().values()
             for finding in examine(case.facts, row, profile)
         ]
-    return _rank(list(_with_symptoms(case, _one_each(found))), case)
+    told = list(_with_symptoms(case, _one_each(found)))
+    if not any(weighed.finding.status in PROBLEMS for weighed in told):
+        told += _from_unknown_error(case)
+    return _rank(told, case)
 
 
 def _from_messages(case: Case) -> Iterator[Weighed]:
@@ -91,14 +96,18 @@ def _from_rules(case: Case) -> Iterator[Weighed]:
 
 
 def from_facts(case: Case) -> Iterator[Weighed]:
-    """Judge the facts in the texts as those of a host; what they do not tell is left out."""
+    """Judge the facts in the texts as those of a host; what they do not tell is left out.
+
+    So is what is merely worth knowing of a host: it broke nothing.
+    """
     judged = {check_id for part in case.parts for check_id in part.judges}
     known = rows()
     for check_id in sorted(judged & checks().keys()):
         row = known[check_id]
         for finding in examine(case.facts, row, case.profile):
             logged = "kernel_log" in row.needs  # some lines of it are no clean log
-            if finding.status in _FOUND or (finding.status is Status.OK and not logged):
+            wanted = Status.INFO if logged else Status.OK
+            if finding.status in (*_BROKEN, wanted):
                 finding = _with_places(case, row, finding)
                 yield Weighed(finding, logged, _order(case, finding))
 
@@ -162,6 +171,13 @@ def _explaining(weighed: Weighed, hit: Hit) -> Weighed:
     consequences = [*known, *further][:_MOST_EVIDENCE] or UNSET
     finding = structs.replace(finding, consequences=consequences)
     return Weighed(finding, True, min(weighed.order, hit.order))
+
+
+def _from_unknown_error(case: Case) -> Iterator[Weighed]:
+    if unknown := last_resort.unknown_error(case):
+        symptom, hit = unknown
+        finding = structs.replace(_undetermined(symptom, hit), because=_NO_RULE)
+        yield Weighed(finding, True, hit.order)
 
 
 def _undetermined(symptom: Symptom, hit: Hit) -> Finding:

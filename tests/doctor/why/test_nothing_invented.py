@@ -46,3 +46,24 @@ def test_the_verb_ends_with_3(tmp_path: Path) -> None:
     done = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 3, done.stderr
     assert "no proof of health" in done.stdout
+
+
+UNKNOWN = [
+    "vllm serve m\nTraceback (most recent call last):\n  File \"x.py\", line 1\nKeyError: 'q'",
+    "(EngineCore_DP0 pid=9) ERROR 09-26 10:00:00 [core.py:700] nvidia: quux of the frobnicator",
+    "[rank0]: torch.frobnicate.FrobError: quux",
+    "llama_frobnicate: error: quux is not a tensor",
+    "docker run --gpus all x\nSegmentation fault (core dumped)",
+    'time=2026-01-02T10:00:00Z level=ERROR source=sched.go:1 msg="ollama cannot quux"',
+    "[TM][FATAL] quux.cc(34): Check failed: quux",
+    '/src/quux.cu(12): error: identifier "quux" is undefined',
+]
+
+
+@pytest.mark.parametrize("text", UNKNOWN)
+def test_an_unknown_error_is_quoted(text: str, why: Why) -> None:
+    (found,) = why({"paste.txt": text}).findings
+    assert (found.id, found.subject) == ("undetermined", "unknown-error")
+    assert "no rule knows" in found.message.lower()
+    assert found.evidence[0].line == len(text.splitlines())
+    assert found.missing
