@@ -1,7 +1,7 @@
 """Each table of tests/data/doctor/why_readers/ holds dumps, and what is read and judged of them.
 
 Of `facts` each is a path (nvml.gpus.0.name) and its value; `problems` are what the checks find at
-warn or fail, `info` what else; `places` are by check the lines that its first finding quotes.
+warn or fail; `places` are by check the lines that its first finding quotes.
 """
 
 from pathlib import Path
@@ -68,8 +68,6 @@ def test_findings(entry: dict[str, Any]) -> None:
     found = [weighed.finding for weighed in from_facts(_case(entry))]
     problems = sorted({f.id for f in found if f.status not in _NO_PROBLEM})
     assert problems == sorted(entry["problems"]), {f.id: f.message for f in found}
-    infos = {f.id for f in found if f.status is Status.INFO}
-    assert set(entry.get("info", [])) <= infos
     for check_id, lines in entry.get("places", {}).items():
         of_check = [f for f in found if f.id == check_id and f.status is not Status.OK]
         assert [seen.line for seen in of_check[0].evidence] == lines
