@@ -19,6 +19,7 @@ from volta_doctor.findings import (
 from volta_doctor.judge import bearing, examine, fold
 from volta_doctor.profile import detect
 from volta_doctor.why import last_resort, messages, rules
+from volta_doctor.why.acquit import acquitted
 from volta_doctor.why.case import Case, Hit, Said
 
 _BROKEN = (Status.FAIL, Status.WARN)
@@ -104,7 +105,7 @@ def from_facts(case: Case) -> Iterator[Weighed]:
     known = rows()
     for check_id in sorted(judged & checks().keys()):
         row = known[check_id]
-        for finding in examine(case.facts, row, case.profile):
+        for finding in acquitted(case, examine(case.facts, row, case.profile)):
             logged = "kernel_log" in row.needs  # some lines of it are no clean log
             wanted = Status.INFO if logged else Status.OK
             if finding.status in (*_BROKEN, wanted):

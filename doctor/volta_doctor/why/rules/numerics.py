@@ -11,8 +11,9 @@ from volta_doctor.why.words import lines
 
 # ASCII: that a word ends where Chinese begins.
 _FLAGS = re.IGNORECASE | re.ASCII
-# Token 0 of most vocabularies is "!"; twelve of them are no emphasis.
-_BANGS = re.compile(r"!{12,}")
+# What is left where all scores are NaN: token 0, in most vocabularies "!" (twelve of them are no
+# emphasis), in Gemma's <pad>, in Llama's <unk>.
+_BANGS = re.compile(r"!{12,}|(?:<pad>\s?){6,}|(?:\[PAD\d*\]\s?){6,}|(?:<unk>\s?){6,}", _FLAGS)
 _BANNER = re.compile(r"!!\s*(?:WARNING|ERROR|ATTENTION|NOTE)\s*!!", _FLAGS)
 _ANSWER = re.compile(
     r"output|generated|content|response|answer|reply|returns?\b|result|回答|输出|感叹号",
@@ -20,14 +21,16 @@ _ANSWER = re.compile(
 )
 _NAN = re.compile(
     r"\bisnan\b|(?<!grad_norm': )(?<!grad_norm=)\bNaNs?\b(?! ?(?:err|loss scale))"
-    r"|\(near\) NaN|\bnan, ?nan\b|\+/-Inf\b",
+    r"|\(near\) NaN|\bnan, ?nan\b|\+/-Inf\b"
+    r"|\b(?:std|mean|abs_?max|amax|max|norm|features?|hidden[_ ]states?|activations?|logits)\b"
+    r"[^\n]{0,40}[=:] ?[+-]?inf\b",
     _FLAGS,
 )
 _HALF = re.compile(r"float16|\bfp16\b|dtype[= ]half|\bhalf\b|--dtype half", _FLAGS)
 _BROAD = re.compile(r"dtype[=: '\"]{1,3}(?:torch\.)?(?:bfloat16|float32|bf16)", _FLAGS)
 _GARBAGE = re.compile(
     r"incoherent|gibberish|garbage|garbled|nonsense|\bNUL\b|Unicode NULL|(?:\\u0000|\\x00|\x00){2,}"
-    r"|乱码|!{12,}",
+    r"|乱码|!{12,}|\b([a-z])\1{15,}\b",
     _FLAGS,
 )
 _FLASH_V100 = re.compile(r"flash[-_]attn[-_]v100|flash-attention-v100|use-flash-attention", _FLAGS)
@@ -39,6 +42,15 @@ _SOUND = re.compile(
     r"|finished successfully|without .{0,30}(?:success|problem|NaN)",
     _FLAGS,
 )
+# Switches of flash attention in llama.cpp, whose value is new (it was "-fa" alone), and words.
+_FLASH = re.compile(
+    r"(?:-fa\b|--flash-attn"
+    r"|(?P<off_word>without|don't use|no|disabl\w+) (?:-fa\b|flash[- ]attention)"
+    r"|(?:with|use|using|enabl\w+) flash[- ]attention)"
+    r"(?:[ =](?P<value>on|off|auto|true|false|0|1)\b)?",
+    _FLAGS,
+)
+_OFF = ("off", "false", "0")
 _E4M3 = re.compile(r"type fp8e4nv not supported in this architecture", _FLAGS)
 _FP8_WEIGHTS = re.compile(
     r"per_token_group_quant|w8a8_block_fp8|quantization=fp8|Fp8(?:Linear|Config)|\w-FP8\b", _FLAGS
@@ -50,6 +62,11 @@ def _bangs(case: Case) -> list[Evidence]:
     return [] if lines(case, _BANNER, 1) else lines(case, _BANGS)
 
 
+def _token(seen: Evidence) -> str:
+    match = _BANGS.search(seen.text)
+    return match[0][0] if match and match[0][0] == "!" else "padding"
+
+
 @rule("fp16-overflow")
 def exclamation_marks(case: Case, row: Row) -> Iterator[Finding]:
     """An answer of "!" alone, or NaN, in float16."""
@@ -58,7 +75,9 @@ def exclamation_marks(case: Case, row: Row) -> Iterator[Finding]:
     on_volta = case.card == "volta"
     if bangs and (half or on_volta) and (nan or lines(case, _ANSWER, 1)):
         finding = row.fail(
-            'The answer is "!" alone: the scores of its tokens are NaN.', *bangs, *nan
+            f"The answer is one token alone ({_token(bangs[0])}): the scores of all are NaN.",
+            *bangs,
+            *nan,
         )
         yield (
             finding
@@ -99,6 +118,34 @@ def backend_at_fault(case: Case, row: Row) -> Iterator[Finding]:
             ),
             "another backend was not tried; float16 that overflows looks the same",
         )
+
+
+@rule("attn-backend-nan")
+def with_flash_attention_only(case: Case, row: Row) -> Iterator[Finding]:
+    """No words with flash attention on, and no fault is told with it off."""
+    seen: dict[bool, Evidence] = {}
+    wrong: dict[bool, Evidence] = {}
+    for text in case.texts:
+        on: bool | None = None
+        for line in text.lines:
+            switches = [_is_on(match) for match in _FLASH.finditer(line.text)]
+            for switch in switches:
+                seen.setdefault(switch, text.evidence(line))
+            on = switches[0] if switches else on
+            if on is not None and (_GARBAGE.search(line.text) or _NAN.search(line.text)):
+                wrong.setdefault(on, text.evidence(line))
+    if len(seen) == 2 and list(wrong) == [True]:
+        finding = row.fail(
+            "With flash attention on the model gives no words, with it off it does.",
+            *dict.fromkeys([seen[True], wrong[True], seen[False]]),
+        )
+        yield likely(
+            finding, "the text compares them itself; the release is not known to be faulty"
+        )
+
+
+def _is_on(match: re.Match[str]) -> bool:
+    return not match["off_word"] and (match["value"] or "on").lower() not in _OFF
 
 
 @rule("quant-volta")
