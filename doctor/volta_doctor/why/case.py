@@ -91,11 +91,13 @@ class Case:
     @property
     def profile(self) -> Profile:
         """As which host the facts are judged: as one with Volta cards, unless others are named."""
+        figures = compat().gpus.capabilities.values()
+        names = [card for card in self.cards if card not in figures]
+        named = ", ".join(names) or f"a card of capability {', '.join(self.cards)}"
         if self.card == "other":
-            cards = ", ".join(self.cards)
-            reason = f"the text names {cards}: no Volta card, and the rules are for Volta"
+            reason = f"the text names {named}: no Volta card, and the rules are for Volta"
             return Profile(name=_PROFILE, gpu="nvidia", reason=reason, cards=self.cards)
-        reason = f"the text names {', '.join(self.cards)}"
+        reason = f"the text names {named}"
         if self.card == "unknown":
             reason = "the text names no card, so it is judged as that of a V100"
         return Profile(name=_PROFILE, gpu="volta", reason=reason, cards=self.cards)

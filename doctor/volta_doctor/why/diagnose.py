@@ -6,7 +6,7 @@ from typing import NamedTuple
 from msgspec import UNSET, structs
 
 from volta_doctor.catalog import Row, checks
-from volta_doctor.catalog.why import UNDETERMINED, Symptom, rows
+from volta_doctor.catalog.why import UNDETERMINED, Symptom, diagnoses, rows
 from volta_doctor.findings import (
     HOST,
     PROBLEMS,
@@ -21,6 +21,7 @@ from volta_doctor.profile import detect
 from volta_doctor.why import last_resort, messages, rules
 from volta_doctor.why.acquit import acquitted
 from volta_doctor.why.case import Case, Hit, Said
+from volta_doctor.why.conditions import holds
 
 _BROKEN = (Status.FAIL, Status.WARN)
 _FOUND = (*_BROKEN, Status.INFO)
@@ -104,8 +105,12 @@ def from_facts(case: Case) -> Iterator[Weighed]:
     judged = {check_id for part in case.parts for check_id in part.judges}
     known = rows()
     for check_id in sorted(judged & checks().keys()):
-        row = known[check_id]
+        row, entry = known[check_id], diagnoses().get(check_id)
+        if entry and not all(holds(case, condition) for condition in entry.judged_when):
+            continue
         for finding in acquitted(case, examine(case.facts, row, case.profile)):
+            if entry and entry.upkeep and finding.status is Status.WARN:
+                continue
             logged = "kernel_log" in row.needs  # some lines of it are no clean log
             wanted = Status.INFO if logged else Status.OK
             if finding.status in (*_BROKEN, wanted):
@@ -136,21 +141,38 @@ def _one_each(found: Iterable[Weighed]) -> list[Weighed]:
     groups: dict[tuple[str, str], list[Weighed]] = {}
     for weighed in found:
         groups.setdefault((weighed.finding.id, weighed.finding.subject), []).append(weighed)
-    joined = []
-    for group in groups.values():
-        group.sort(key=lambda w: (_severity(w.finding), _doubt(w.finding), w.order))
-        first = group[0].finding
-        same = [w.finding for w in group if w.finding.status in _FOUND or w is group[0]]
-        evidence = list(dict.fromkeys(e for finding in same for e in finding.evidence))
-        against = [text for finding in same for text in finding.contradicts or ()]
-        finding = structs.replace(
-            first,
-            evidence=evidence[:_MOST_EVIDENCE],
-            contradicts=list(dict.fromkeys(against)) or UNSET,
-        )
-        explains = any(w.explains_error for w in group)
-        joined.append(Weighed(finding, explains, min(w.order for w in group)))
-    return joined
+    for (name, subject), group in list(groups.items()):
+        if subject == HOST and (of_part := _of_part(name, group, groups)):
+            of_part += groups.pop((name, HOST))
+    return [_joined(group) for group in groups.values()]
+
+
+def _of_part(
+    name: str, group: list[Weighed], groups: dict[tuple[str, str], list[Weighed]]
+) -> list[Weighed] | None:
+    """Return what says the same, by the same lines, of one part of the host."""
+    shown = {seen for weighed in group for seen in weighed.finding.evidence}
+    for (other, subject), found in groups.items():
+        seen = {seen for weighed in found for seen in weighed.finding.evidence}
+        if other == name and subject != HOST and seen & shown:
+            return found
+    return None
+
+
+def _joined(group: list[Weighed]) -> Weighed:
+    group.sort(key=lambda w: (_severity(w.finding), _doubt(w.finding), w.order))
+    first = group[0].finding
+    same = [w.finding for w in group if w.finding.status in _FOUND or w is group[0]]
+    evidence = list(dict.fromkeys(e for finding in same for e in finding.evidence))
+    against = [text for finding in same for text in finding.contradicts or ()]
+    finding = structs.replace(
+        first,
+        subject=next((f.subject for f in same if f.subject != HOST), HOST),
+        evidence=evidence[:_MOST_EVIDENCE],
+        contradicts=list(dict.fromkeys(against)) or UNSET,
+    )
+    explains = any(weighed.explains_error for weighed in group)
+    return Weighed(finding, explains, min(weighed.order for weighed in group))
 
 
 def _with_symptoms(case: Case, found: list[Weighed]) -> Iterator[Weighed]:

@@ -1,15 +1,17 @@
 """The answer for a reader: the cause, the lines that prove it and the fix first, then the rest."""
 
 from collections.abc import Iterator
-from typing import NamedTuple, TextIO
+from typing import NamedTuple, TextIO, TypeVar
 
 from rich.text import Text
 
-from volta_doctor.findings import HOST, Finding, Status
+from volta_doctor.findings import Finding, Status
 from volta_doctor.report import Report, wrap
-from volta_doctor.report.groups import place
+from volta_doctor.report.groups import Group, grouped, place
 from volta_doctor.why.answer import problems
 from volta_doctor.words import few
+
+T = TypeVar("T")
 
 _STYLES = {"fail": "bold red", "unknown": "bold magenta", "warn": "bold yellow", "info": "cyan"}
 _IDS = 6
@@ -23,10 +25,9 @@ def render(report: Report, file: TextIO, verbose: bool) -> str:
     def lines(width: int) -> Iterator[Text]:
         page = _Page(width, verbose)
         found = problems(report.findings)
-        roots = [finding for finding in found if not finding.folded_under]
-        for number, finding in enumerate(roots):
-            follow = [f for f in found if f.folded_under == finding.id]
-            yield from page.finding(finding, follow, first=number == 0)
+        for number, group in enumerate(grouped(found, lambda finding: not finding.folded_under)):
+            follow = [f for f in found if f.folded_under in group.ids and f.id in group.hides]
+            yield from page.cause(group, follow, first=number == 0)
             yield Text()
         yield from page.foot(report, found)
 
@@ -37,36 +38,41 @@ class _Page(NamedTuple):
     width: int
     verbose: bool
 
-    def finding(self, finding: Finding, follow: list[Finding], first: bool) -> Iterator[Text]:
-        """Tell one cause."""
-        status = finding.status.value
+    def cause(self, group: Group, follow: list[Finding], first: bool) -> Iterator[Text]:
+        """Tell one cause, on all subjects that have it."""
+        finding, status = group.first, group.first.status.value
         label = _LABELS[status] if first else f"ALSO {status.upper()}"
-        where = "" if finding.subject in (HOST, "") else f" ({finding.subject})"
+        said = [
+            f"{message} ({few(subjects)})" if subjects and not finding.missing else message
+            for message, subjects in group.messages.items()
+        ]
         for number, line in enumerate(
-            self.lines(f"{label}: {finding.message} [{finding.id}]{where}")
+            self.lines(f"{label}: {' '.join(self.shown(said))} [{finding.id}]")
         ):
             if number == 0:
                 line.stylize(_STYLES[status], 0, len(label))
             yield line
         if finding.confidence:
             yield from self.item("sure", f"{finding.confidence.value}: {finding.because}")
-        evidence = finding.evidence if self.verbose else finding.evidence[:_LINES]
+        evidence = self.shown(group.evidence)
         for seen in evidence:
             yield from self.item("proof", f"{place(seen)}: {seen.text}")
-        more = len(finding.evidence) - len(evidence)
-        if more:
+        if more := len(group.evidence) - len(evidence):
             yield from self.item("proof", f"and {more} more (-v)")
         for text in finding.contradicts or ():
             yield from self.item("but", text)
-        if finding.status is Status.UNKNOWN and finding.missing:
-            for text in finding.missing:
-                yield from self.item("bring", text)
-        else:
+        for text in finding.missing or ():
+            yield from self.item("bring", text)
+        if not finding.missing:
             yield from self.item("fix", f"{finding.remedy.fix} (risk: {finding.remedy.risk})")
-        for seen in (finding.consequences or [])[:_LINES]:
+        for seen in self.shown(finding.consequences or []):
             yield from self.item("follows", f"{place(seen)}: {seen.text}")
         if follow:
             yield from self.item("follows", self.listed(follow))
+
+    def shown(self, items: list[T]) -> list[T]:
+        """Return the first of many."""
+        return items if self.verbose else items[:_LINES]
 
     def foot(self, report: Report, found: list[Finding]) -> Iterator[Text]:
         """Tell what was looked at and is in order, by which rules, and what to do next."""
@@ -76,7 +82,9 @@ class _Page(NamedTuple):
         yield from self.item("judged as", report.profile.reason, 0)
         for note in report.notes:
             yield from self.item("note", note, 0)
-        if found:
+        if found and found[0].missing:
+            yield from self.item("next", "volta-doctor why, with what it asks for as more files", 0)
+        elif found:
             yield from self.item("next", f"volta-doctor explain {found[0].id}", 0)
 
     def listed(self, findings: list[Finding]) -> str:
