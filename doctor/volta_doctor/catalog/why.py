@@ -54,6 +54,8 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     id: str
     relies: str
     messages: list[Message] = []
+    judged_when: list[str] = []
+    upkeep: bool = False
     title: str = ""
     hides: list[str] = []
     fix: str = ""

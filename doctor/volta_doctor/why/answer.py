@@ -33,8 +33,8 @@ def of(paths: Sequence[str], now: datetime) -> Report:
 
 
 def _of_text(made: Report) -> Report:
-    """A text that shows no fault proves no health."""
-    if any(finding.status in PROBLEMS for finding in made.findings):
+    """A text that shows no fault proves no health, whatever else it tells."""
+    if made.summary.fail or made.summary.unknown or made.summary.warn:
         return made
     summary = structs.replace(made.summary, verdict="could not tell", exit_code=3)
     return structs.replace(made, summary=summary, notes=[*made.notes, NOTHING])

@@ -1,5 +1,6 @@
 """A case: all texts that belong together, and what was read from them."""
 
+import re
 from collections.abc import Iterable
 from functools import cached_property
 from typing import NamedTuple
@@ -20,6 +21,8 @@ from volta_doctor.profile import Profile
 from volta_doctor.why import gpus
 
 _PROFILE = "text"
+# Series without a Volta card, but for those that compat.yaml lists by name.
+_OTHER_SERIES = re.compile(r"geforce|\b[gr]tx\b|quadro|jetson|radeon|instinct", re.IGNORECASE)
 _SQUEEZED_LINES = 6_000  # of a text that is also looked at without its line ends
 
 
@@ -86,7 +89,8 @@ class Case:
         """`volta`, `other` where only other cards are named, `unknown` where none is."""
         if compat().volta.compute_capability in self.capabilities:
             return "volta"
-        return "other" if self.capabilities else "unknown"
+        is_other = self.capabilities or any(map(_OTHER_SERIES.search, self.cards))
+        return "other" if is_other else "unknown"
 
     @property
     def profile(self) -> Profile:
