@@ -18,7 +18,7 @@ _ABOUT = re.compile(
     r"|(?<![a-z])(?:py|lib)?torch(?:run|vision|audio)?(?![a-z])|triton|cuda|nccl|nvidia|nvcc|nvlink"
     r"|nvml|nvrtc|cublas|cudnn|tensorrt|onnxruntime|flash[-_]?attn|flashinfer|xformers|bitsandbytes"
     r"|deepspeed|megatron|safetensors|transformers|compressed[-_]tensors|ctranslate2|\bGPUs?\b"
-    r"|\.cuh?\b|\bV100\b|\btesla\b|\bTGI\b|text[-_]generation|\bray::|paddle|comfyui",
+    r"|weight_scale|qweight|RayWorker|\.cuh?\b|\bV100\b|\btesla\b|\bTGI\b|text[-_]generation|\bray::|paddle|comfyui",
     re.IGNORECASE,
 )
 _NEAR_BEFORE, _NEAR_AFTER = 60, 30  # lines in which a text says what it is about
@@ -54,6 +54,7 @@ _NOTICE = re.compile(
     r"|\blevel=(?:info|debug|warn)|\[(?:info|debug|warn|warning|notice)\]|\w+Warning: ",
     re.IGNORECASE,
 )
+_PROGRAM = re.compile(r"(?:\w{3} +\d+ [\d:]{8}|\d{4}-\d\d-\d\dT\S+) \S+ ([\w./@-]+)\[\d+\]: ")
 _KERNEL = re.compile(r"\bkernel: |^\s*(?:<\d>)?\[\s*\d+\.\d{6}\] ")
 # Lines that begin like an error and are none.
 _HARMLESS = re.compile(
@@ -95,7 +96,17 @@ def unknown_error(case: Case) -> tuple[Symptom, Hit] | None:
     return symptom, Hit({}, seen, len(found), (number, line.number))
 
 
-def _about_gpus(lines: list[Line]) -> Iterator[Line]:
+def _about_gpus(lines: list[Line]) -> list[Line]:
+    """Return the error lines that stand near a line about GPUs, of the same program in a journal."""
+    by_program: dict[str, list[Line]] = {}
+    for line in lines:
+        tag = _PROGRAM.match(line.text)
+        by_program.setdefault(tag[1] if tag else "", []).append(line)
+    found = [line for own in by_program.values() for line in _near_gpus(own)]
+    return sorted(found, key=lambda line: line.number)
+
+
+def _near_gpus(lines: list[Line]) -> Iterator[Line]:
     about: list[int] = [at for at, line in enumerate(lines) if _ABOUT.search(line.text)]
     if not about:
         return

@@ -16,7 +16,7 @@ _MISSING = re.compile(
 )
 _RUNS = re.compile(
     r"\bPython[ :]+(?:version[: ]+)?3\.(?P<said>\d+)\b|[/\\]python3\.(?P<path>\d+)[/\\]"
-    r"|\bpython3\.(?P<program>\d+) ",
+    r"|\bpython3\.(?P<program>\d+) |(?<![\d.])3\.(?P<full>\d+)\.\d+ \((?:main|default|tags)\b",
     re.IGNORECASE,
 )
 
@@ -34,7 +34,7 @@ def not_found_though_there(case: Case, row: Row) -> Iterator[Finding]:
             for match in _MISSING.finditer(line.text):
                 missing.setdefault(match["whole"] or match["name"], text.evidence(line))
             for match in _RUNS.finditer(line.text):
-                minor = match["said"] or match["path"] or match["program"]
+                minor = match["said"] or match["path"] or match["program"] or match["full"]
                 runs.setdefault(f"3{minor}", text.evidence(line))
     for stem, (tag, file) in built.items():
         if stem not in missing:

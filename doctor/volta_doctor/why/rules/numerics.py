@@ -30,7 +30,7 @@ _HALF = re.compile(r"float16|\bfp16\b|dtype[= ]half|\bhalf\b|--dtype half", _FLA
 _BROAD = re.compile(r"dtype[=: '\"]{1,3}(?:torch\.)?(?:bfloat16|float32|bf16)", _FLAGS)
 _GARBAGE = re.compile(
     r"incoherent|gibberish|garbage|garbled|nonsense|\bNUL\b|Unicode NULL|(?:\\u0000|\\x00|\x00){2,}"
-    r"|乱码|!{12,}|\b([a-z])\1{15,}\b",
+    r"|乱码|!{12,}|\b([a-wyz])\1{15,}\b|[?@]{16,}",
     _FLAGS,
 )
 _FLASH_V100 = re.compile(r"flash[-_]attn[-_]v100|flash-attention-v100|use-flash-attention", _FLAGS)
