@@ -44,9 +44,9 @@ def _commands(case: Case) -> list[Ran]:
 
 def command_of(line: Line) -> str | None:
     """Return the command that a line shows, None for another line."""
-    if match := _PROMPT.match(line.text.strip()):
-        return match["command"]
     body = line.body
+    if match := _PROMPT.match(body):
+        return match["command"]
     return body if _BARE.match(body) else None
 
 

@@ -52,7 +52,7 @@ def _each(text: Text) -> Iterator[Process]:
         elif _HEADER.match(line.body):
             columns = tuple(map(_name, line.body.split()))
         else:
-            of_line = columns or (_AUX if _ROW.match(line.text.strip()) else ())
+            of_line = columns or (_AUX if _ROW.match(line.body) else ())
             if process := _row(text, line, of_line):
                 yield process
 
@@ -75,7 +75,7 @@ def _name(column: str) -> str:
 def _row(text: Text, line: Line, columns: tuple[str, ...]) -> Process | None:
     if "command" not in columns or columns[-1] != "command":
         return None
-    cells = line.text.split(None, len(columns) - 1)
+    cells = line.body.split(None, len(columns) - 1)
     if len(cells) < len(columns):
         return None
     found = dict(zip(columns, cells, strict=True))

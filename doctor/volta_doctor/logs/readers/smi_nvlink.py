@@ -63,11 +63,13 @@ def nvlink(text: Text) -> Iterator[Part]:
         if words:
             seen.append(Seen("nvml", words, text.evidence(line), f"GPU {index}"))
     for index, of_gpu in links.items():
-        every = [of_gpu.get(number, NvLinkFacts()) for number in range(max(of_gpu) + 1)]
+        # A link that is left out is none that is judged.
+        every = [of_gpu.get(n, NvLinkFacts(active=False)) for n in range(max(of_gpu) + 1)]
         gpu = gpus.get(index, GpuFacts(index=index))
         gpus[index] = structs.replace(gpu, nvlinks=every)
     if gpus:
         nvml = NvmlFacts(source="nvidia-smi", gpus=[gpus[index] for index in sorted(gpus)])
         down = any(link.active is False for of_gpu in links.values() for link in of_gpu.values())
-        judges = _WITH_ONE_DOWN if down else JUDGES if links else ()
+        gaps = any(len(of_gpu) <= max(of_gpu) for of_gpu in links.values())
+        judges = _WITH_ONE_DOWN if down and not gaps else JUDGES if links else ()
         yield Part(Facts(nvml=section(nvml)), judges, seen)

@@ -21,8 +21,11 @@ def topo(text: Text) -> Iterator[Part]:
     links: smi.Matrix | None = None
     peers: smi.Matrix | None = None
     seen: list[Seen] = []
+    whole = True
     for lines in _matrices(text):
-        matrix = smi.parse("\n".join(line.body for line in lines))
+        bodies = _square([line.body for line in lines])
+        whole = whole and len(bodies) == len(lines) and bodies[0] == lines[0].body
+        matrix = smi.parse("\n".join(bodies))
         if matrix is None:
             continue
         cells = {cell for row in matrix.cells for cell in row} - {SELF}
@@ -46,7 +49,17 @@ def topo(text: Text) -> Iterator[Part]:
     )
     gpus = NvmlFacts(source="nvidia-smi topo", gpus=[GpuFacts(index=i) for i in range(size)])
     judges = ("topo-tp", "cuda-graph-capture", "nccl-env", "p2p-status")
-    yield Part(Facts(topo=section(facts), nvml=section(gpus)), judges, seen)
+    yield Part(Facts(topo=section(facts), nvml=section(gpus)), judges if whole else (), seen)
+
+
+def _square(bodies: list[str]) -> list[str]:
+    """Return the rows with as many columns as there are rows, where some were cut off."""
+    rows = [body.split() for body in bodies[1:] if body.startswith("GPU")]
+    columns = [word for word in bodies[0].split() if re.fullmatch(r"GPU\d+", word)]
+    if not 1 < len(rows) < len(columns):
+        return bodies
+    shown = [word[: len(rows) + 1] for word in rows]
+    return ["\t".join(columns[: len(rows)]), *("\t".join(row) for row in shown)]
 
 
 def _named(line: Line) -> str:

@@ -14,7 +14,6 @@ from volta_doctor.facts.pci import bus_id
 from volta_doctor.findings import Evidence, Finding
 from volta_doctor.why.case import Case
 from volta_doctor.why.rules import likely, possible, rule
-from volta_doctor.words import several
 
 _LOST = r"fallen off the bus|Xid \([^)]{5,24}\): 79|Xid 79|GPU is lost"
 # A V100 halves its clock at 87 °C (nvidia-smi -q), newer cards a little above that.
@@ -218,32 +217,6 @@ def slower_link(case: Case, row: Row) -> Iterator[Finding]:
                 row.info(text, *link.evidence, subject=link.device),
                 "an idle card slows its link to save power: look again while it works",
             )
-
-
-_LISTED = re.compile(r"(?:^|\s)GPU (\d{1,2}): .*\(UUID: ")
-_ATTACHED = r"Attached GPUs : (?P<count>\d{1,2})"
-
-
-@rule("gpu-count")
-def not_all_listed(case: Case, row: Row) -> Iterator[Finding]:
-    """More cards on the bus than the driver lists, where the text shows both."""
-    on_bus: dict[str, Evidence] = {}
-    listed: dict[str, Evidence] = {}
-    for text in case.texts if case.lines("NVIDIA", 1) else ():
-        for line in text.lines:
-            if _NVIDIA_CARD.search(line.body) and _DEVICE.match(line.body):
-                on_bus.setdefault(bus_id(line.body.split()[0]), text.evidence(line))
-            elif match := _LISTED.search(line.text):
-                listed.setdefault(match[1], text.evidence(line))
-    attached = case.groups(_ATTACHED)
-    count = int(attached["count"]) if attached else len(listed)
-    kept = case.lines("vfio-pci|pci-stub", 1)  # for virtual machines
-    if count and count < len(on_bus) and not kept:
-        shown = several(len(on_bus), "NVIDIA card")
-        message = f"The bus shows {shown}, and the driver lists {count}."
-        seen = [*list(on_bus.values())[:4], *list(listed.values())[:2], *case.lines(_ATTACHED, 1)]
-        why = "the text shows both lists, and either may have been cut"
-        yield likely(row.fail(message, *seen), why)
 
 
 _UNCORRECTED = r"pcieport (?P<port>[0-9a-f:.]{12,16}): (?:AER: )?PCIe Bus Error: severity=Uncorrect"
