@@ -99,14 +99,30 @@ _PATHS = {
     "processes/used gpu memory": "processes/process_info/used_memory",
     "processes/type": "processes/process_info/type",
 }
+# Lines that say by themselves which section they are of.
+_ANYWHERE = {
+    **{
+        key.partition("/")[2]: path
+        for key, path in _PATHS.items()
+        if key.startswith("temperature/") and key.count(" ")
+    },
+    **{
+        reason: f"clocks_throttle_reasons/clocks_throttle_reason_{reason.replace(' ', '_')}"
+        for reason in (
+            "sw thermal slowdown", "hw thermal slowdown", "hw power brake slowdown", "sw power cap",
+            "hw slowdown",
+        )
+    },
+}  # fmt: skip
 _CLOCKS = {"graphics": "graphics", "sm": "sm", "memory": "mem", "video": "video"}
 
 
 @reader(
     "Retired Pages", "ECC Errors", "ECC Mode", "Clocks Throttle Reasons", "Clocks Event Reasons",
     "GPU Link Info", "NVSMI LOG", "Product Name", "Power Readings", "Applications Clocks",
-    "GPU Current Temp", "Replays Since Reset", "Persistence Mode", "Compute Mode",
-    "Performance State", "<nvidia_smi_log", "<gpu id=", after=200,
+    "GPU Current Temp", "Memory Current Temp", "Thermal Slowdown", "Replays Since Reset",
+    "Persistence Mode", "Compute Mode", "Performance State", "<nvidia_smi_log", "<gpu id=",
+    after=200,
 )  # fmt: skip
 def query(text: Text) -> Iterator[Part]:
     """Yield what stands in the sections of each GPU."""
@@ -177,7 +193,9 @@ def _path(place: list[str], key: str, begun: bool) -> str:
     if path and (begun or key in _ALONE):
         return path
     known = ("ecc_errors", "power_readings", "gpu_power_readings", "fb_memory_usage")
-    return f"{where}/{name}" if place[0] in (*known, "inforom_version") else ""
+    if place[0] in (*known, "inforom_version"):
+        return f"{where}/{name}"
+    return _ANYWHERE.get(key, "")
 
 
 def _xml(text: Text) -> Iterator[tuple[int, Reading]]:

@@ -24,12 +24,19 @@ _HANGS = re.compile(
     r"|never (?:returns|ends|finish(?:es)?|complet(?:es|ed)|converges)"
     r"|(?:prints|prints out|outputs?) nothing (?:more|else)|no (?:further )?output"
     r"|does(?: not|n't) (?:return|finish|start))\b"
+    r"|\bstops? (?:responding|answering|generating)\b"
+    r"|\bno (?:more |further )?tokens? (?:come|is|are)"
     r"|卡住|卡死|挂起|一直没有反应|没有响应",
     _FLAGS,
 )
 # Not a hang of a group: what says so of a tool, a task or a disk.
 _OTHER_HANG = re.compile(r"nvidia-smi (?:itself )?hang|hung_task|blocked for more than", _FLAGS)
 _ENGINE = re.compile(r"\b(?:vllm|sglang|sgl[_-]|1cat|aphrodite)", _FLAGS)
+# Servers and trainers that spread one model over several cards.
+_SPREADS = re.compile(
+    r"\b(?:lmdeploy|turbomind|torchrun|deepspeed|megatron|accelerate launch|trtllm|tensorrt|tgi\b)",
+    _FLAGS,
+)
 _CUSTOM_OFF = re.compile(
     r"--disable-custom-all-reduce|disable_custom_all_reduce['\"]?[=:] ?True"
     r"|Custom allreduce is disabled",
@@ -164,7 +171,11 @@ def one_rank_left(case: Case, row: Row) -> Iterator[Finding]:
     cards, stall = _cards(case), _stall(case)
     idle = [card for card in cards if card.use == 0]
     busy = [card for card in cards if card.use >= _BUSY]
-    if len(idle) == 1 and len(busy) > 1 and (stall or lines(case, _ENGINE, 1)):
+    if (
+        len(idle) == 1
+        and len(busy) > 1
+        and (stall or lines(case, _ENGINE, 1) or lines(case, _SPREADS, 1))
+    ):
         seen = [*idle[0].shown, *busy[0].shown, *busy[1].shown, *stall[:1]]
     elif stall and (told := lines(case, _ONE_IDLE, 1)):
         seen = [*told, *stall[:1]]

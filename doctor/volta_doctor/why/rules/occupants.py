@@ -7,6 +7,7 @@ from volta_doctor.catalog import Row
 from volta_doctor.facts.nvml import value
 from volta_doctor.findings import Finding
 from volta_doctor.why.case import Case
+from volta_doctor.why.processes import processes
 from volta_doctor.why.rules import likely, rule
 from volta_doctor.why.words import lines
 
@@ -18,6 +19,10 @@ _OUT_OF_MEMORY = ("cuda-out-of-memory", "cublas-failed")  # symptoms
 _PROCESS = re.compile(
     r"\|\s*(?P<gpu>\d{1,2})\s+(?:(?:N/A|\d+)\s+(?:N/A|\d+)\s+)?(?P<pid>\d+)\s+(?:M\+)?C(?:\+G)?\s+"
     r"(?P<name>\S.*?)\s+(?P<held>\d+)\s?MiB\s*\|"
+)
+# Processes that a server starts for itself; its first one may well be a child of pid 1.
+_WORKER = re.compile(
+    r"worker|EngineCore|::scheduler|spawn_main|multiprocessing|ray::", re.IGNORECASE
 )
 _MUCH_MIB = 1024  # less is the context of a monitor
 
@@ -55,3 +60,27 @@ def another(case: Case, row: Row) -> Iterator[Finding]:
                     subject=f"GPU {match['gpu']}",
                 )
                 yield likely(finding, "it may be the server itself, as it was before the error")
+
+
+@rule("neighbour")
+def orphan(case: Case, row: Row) -> Iterator[Finding]:
+    """A worker whose server is gone still holds memory that the next start misses."""
+    orphans = {
+        process.pid: process
+        for process in processes(case)
+        if process.ppid == 1 and _WORKER.search(process.command)
+    }
+    if not (orphans and (case.found("mem-fit") or any(n in case.symptoms for n in _OUT_OF_MEMORY))):
+        return
+    for text in case.texts:
+        for line in text.lines:
+            match = _PROCESS.search(line.text)
+            left = orphans.get(int(match["pid"])) if match else None
+            if match and left and int(match["held"]) >= _MUCH_MIB:
+                yield row.fail(
+                    f"{match['name']} (process {match['pid']}) holds {match['held']} MiB, and its"
+                    " parent is gone: a worker of an earlier run.",
+                    text.evidence(line),
+                    left.evidence,
+                    subject=f"GPU {match['gpu']}",
+                )
