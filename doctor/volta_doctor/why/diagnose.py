@@ -22,11 +22,13 @@ from volta_doctor.why import last_resort, messages, rules
 from volta_doctor.why.acquit import acquitted
 from volta_doctor.why.case import Case, Hit, Said
 from volta_doctor.why.conditions import holds
+from volta_doctor.words import few
 
 _BROKEN = (Status.FAIL, Status.WARN)
 _FOUND = (*_BROKEN, Status.INFO)
 _CONFIDENCE = tuple(Confidence)
 _MOST_EVIDENCE = 8
+_MOST_SUSPECTS = 6  # the likeliest come first
 _SAYS_SO = "the text says so itself"
 _FACTS_DECIDE = "the facts in the text decide it"
 _NO_CARD = "the text does not name the card; on a V100 it is so"
@@ -204,7 +206,7 @@ def _from_unknown_error(case: Case) -> Iterator[Weighed]:
 
 
 def _undetermined(symptom: Symptom, hit: Hit) -> Finding:
-    causes = ", ".join(symptom.suspects)
+    causes = few(symptom.suspects, _MOST_SUSPECTS)
     which = f" It may be {causes}: the text does not decide." if causes else ""
     finding = UNDETERMINED.unknown(
         f"{symptom.means[0].upper()}{symptom.means[1:]}.{which}", *hit.evidence

@@ -79,7 +79,7 @@ class _Finds:
 
     def __init__(self) -> None:
         self.groups: dict[str, str] = {}
-        self.evidence: list[Evidence] = []
+        self.evidence: dict[str, Evidence] = {}  # by what the line says: every worker says it
         self.count = 0
         self.order = (0, 0)
 
@@ -88,7 +88,7 @@ def _hits(case: Case) -> list[Hit | None]:
     every = entries()
     literals = _literals()
     finds: dict[int, _Finds] = {}
-    for number, text in enumerate(case.texts):
+    for number, text in enumerate(case.printed):
         for line in text.lines:
             data = line.text.encode()
             for index in literals.owners(data):
@@ -100,12 +100,13 @@ def _hits(case: Case) -> list[Hit | None]:
                     found = finds[index] = _Finds()
                     found.groups, found.order = groups, (number, line.number)
                 found.count += 1
-                if found.count <= _MOST:
-                    found.evidence.append(text.evidence(line))
+                if len(found.evidence) < _MOST:
+                    found.evidence.setdefault(line.body, text.evidence(line))
     broken = _broken(case, set(range(len(every))) - set(finds))
     hits: list[Hit | None] = [broken.get(index) for index in range(len(every))]
     for index, found in finds.items():
-        hits[index] = Hit(found.groups, found.evidence, found.count, found.order)
+        seen = list(found.evidence.values())
+        hits[index] = Hit(found.groups, seen, found.count, found.order)
     return hits
 
 
