@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from volta_doctor.findings import Evidence
+from volta_doctor.logs.source_code import is_source
 
 _MAX_LINE = 4_000  # characters; what is longer is data, or a log of one line
 _KEPT_TEXT = 400  # characters of a line that a report quotes
@@ -72,13 +73,15 @@ class Line(NamedTuple):
 class Text(NamedTuple):
     """One source: its name and its lines; `note` says what of it was not looked at.
 
-    `data` is the text as it came, empty where lines were left out.
+    `data` is the text as it came, empty where lines were left out. No program has printed the
+    messages in one that `is_source`.
     """
 
     name: str
     lines: list[Line]
     data: bytes = b""
     note: str = ""
+    is_source: bool = False
 
     def evidence(self, line: Line) -> Evidence:
         """Quote a line."""
@@ -168,7 +171,14 @@ def parse(name: str, data: bytes) -> Text:
     for mark in _MARKS:
         if written and all(mark.match(text) for text in written):
             lines = [line._replace(text=mark.sub("", line.text)) for line in lines]
-    return Text(name, lines, data=data)
+    source = is_source(line.text for line in lines)
+    return Text(name, _without_ignored(lines), data=data, is_source=source)
+
+
+def _without_ignored(lines: list[Line]) -> list[Line]:
+    """Leave out the failures that Ansible was told to ignore: its next line says so."""
+    ignored = {line.number - 1 for line in lines if line.text == "...ignoring"}
+    return [line for line in lines if line.number not in ignored] if ignored else lines
 
 
 def number_lines(raw: Iterable[str], first: int = 1) -> list[Line]:

@@ -50,7 +50,7 @@ class Case:
     """What is known: texts, facts from dumps, messages, symptoms."""
 
     def __init__(self, texts: list[Text], parts: Iterable[Part], facts: Facts | None = None):
-        self.texts = texts
+        self.texts = sorted(texts, key=lambda text: text.is_source)
         self.parts = list(parts)
         self.facts = merged([*([Part(facts)] if facts else []), *self.parts])
         self.facts = _completed(self.facts, self.card)
@@ -58,14 +58,19 @@ class Case:
         self.symptoms: dict[str, tuple[Symptom, Hit]] = {}
 
     @cached_property
+    def printed(self) -> list[Text]:
+        """The texts in which a message is one, and no string of a program's source."""
+        return [text for text in self.texts if not text.is_source]
+
+    @cached_property
     def joined(self) -> list[Joined]:
-        """The texts as bytes."""
-        return [Joined(text) for text in self.texts]
+        """The texts that programs and people have written, as bytes."""
+        return [Joined(text) for text in self.printed]
 
     @cached_property
     def squeezed(self) -> list[tuple[Text, Squeezed]]:
         """The short texts without blanks and line ends."""
-        short = [text for text in self.texts if len(text.lines) <= _SQUEEZED_LINES]
+        short = [text for text in self.printed if len(text.lines) <= _SQUEEZED_LINES]
         return [(text, Squeezed(text)) for text in short]
 
     @cached_property

@@ -77,7 +77,7 @@ def unknown_error(case: Case) -> tuple[Symptom, Hit] | None:
     """Return the first unmistakable error lines that are about GPUs; None without any."""
     found = [
         (number, text, line)
-        for number, text in enumerate(case.texts)
+        for number, text in enumerate(case.printed)
         for line in _about_gpus(text.lines)
     ]
     if not found:
@@ -97,7 +97,7 @@ def unknown_error(case: Case) -> tuple[Symptom, Hit] | None:
 
 
 def _about_gpus(lines: list[Line]) -> list[Line]:
-    """Return the error lines that stand near a line about GPUs, of the same program in a journal."""
+    """Return the errors near a line about GPUs, in a journal one of the same program."""
     by_program: dict[str, list[Line]] = {}
     for line in lines:
         tag = _PROGRAM.match(line.text)

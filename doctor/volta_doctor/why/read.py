@@ -12,6 +12,8 @@ from volta_doctor.logs.text import Text
 from volta_doctor.why import messages
 from volta_doctor.why.case import Case
 
+_SOURCE = "{}: this is a program's source, so its messages are none that a program has printed"
+
 
 class Files(NamedTuple):
     """What was read: the case, the findings of saved reports, and what is to be said of a file."""
@@ -44,6 +46,7 @@ def read(paths: Sequence[str]) -> Files:
         else:
             texts.append(text)
             notes += [text.note] if text.note else []
+            notes += [_SOURCE.format(text.name)] if text.is_source else []
     parts = [part for text in texts for part in readers.read(text)]
     facts: Facts | None = snapshot.facts if snapshot else None
     return Files(Case(texts, parts, facts), snapshot, findings, notes)

@@ -9,5 +9,6 @@ from volta_doctor.why.case import Case
 
 def lines(case: Case, pattern: re.Pattern[str], most: int = 2) -> list[Evidence]:
     """Return the first lines in which a pattern is found."""
-    found = (t.evidence(line) for t in case.texts for line in t.lines if pattern.search(line.text))
+    every = ((text, line) for text in case.printed for line in text.lines)
+    found = (text.evidence(line) for text, line in every if pattern.search(line.text))
     return list(islice(found, most))

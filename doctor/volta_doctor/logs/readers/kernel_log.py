@@ -33,7 +33,7 @@ def kernel_log(text: Text) -> Iterator[Part]:
     """Yield the lines that tell of GPUs, memory and buses, with what goes on below them."""
     found: list[tuple[Line, LogLine]] = []
     first = None
-    for line in text.lines:
+    for line in () if text.is_source else text.lines:
         if _KERNEL.search(line.text):
             time = _time(line.text)
             first = time if first is None else first

@@ -26,6 +26,22 @@ _NAN = re.compile(
     r"[^\n]{0,40}[=:] ?[+-]?inf\b",
     _FLAGS,
 )
+# That values are NaN, and not merely the word: a printed tensor, a sum, somebody's sentence.
+_IS_NAN = re.compile(
+    r"\bnan, ?nan\b|[=:] ?tensor\(nan|(?<!grad_norm')[=:] ?-?nan\b|\bisnan\b.*\bTrue\b"
+    r"|\(near\) NaN|出现 ?nan"
+    r"|\b(?:is|are|be|to|all|only|as|contains?|ha(?:s|ve)|becom\w+|became|turn\w*|goes|g[eo]t"
+    r"|gives?|gave|return\w*|produc\w+|output\w*|yield\w*|generat\w+|start\w*|with|caus\w+)"
+    r" (?:\w+ ){0,2}NaNs?\b"
+    r"|\bNaNs? (?:in|at|after|from|values?|outputs?|logits|activations?|detected|appears?)\b",
+    _FLAGS,
+)
+_REQUEST = re.compile(r"Received request|prompt[=:]|\"content\":", _FLAGS)
+_MODEL = re.compile(
+    r"torch|tensor|logits|hidden[_ ]state|activation|layer|attention|inference|vllm|sglang|llama"
+    r"|qwen",
+    _FLAGS,
+)
 _HALF = re.compile(r"float16|\bfp16\b|dtype[= ]half|\bhalf\b|--dtype half", _FLAGS)
 _BROAD = re.compile(r"dtype[=: '\"]{1,3}(?:torch\.)?(?:bfloat16|float32|bf16)", _FLAGS)
 _GARBAGE = re.compile(
@@ -71,7 +87,7 @@ def _token(seen: Evidence) -> str:
 def exclamation_marks(case: Case, row: Row) -> Iterator[Finding]:
     """An answer of "!" alone, or NaN, in float16."""
     bangs, half = _bangs(case), lines(case, _HALF, 1)
-    nan = lines(case, _NAN, 1)
+    nan = [seen for seen in lines(case, _IS_NAN, 4) if not _REQUEST.search(seen.text)][:1]
     on_volta = case.card == "volta"
     if bangs and (half or on_volta) and (nan or lines(case, _ANSWER, 1)):
         finding = row.fail(
@@ -84,7 +100,13 @@ def exclamation_marks(case: Case, row: Row) -> Iterator[Finding]:
             if nan and half
             else likely(finding, "the values inside the model are not shown")
         )
-    elif nan and half and not lines(case, _FLASH_V100, 1) and not lines(case, _BROAD, 1):
+    elif (
+        nan
+        and half
+        and lines(case, _MODEL, 1)
+        and not lines(case, _FLASH_V100, 1)
+        and not lines(case, _BROAD, 1)
+    ):
         yield likely(
             row.fail("Values are NaN, and the model runs in float16.", *nan, *half),
             "which layer overflows is not shown",
