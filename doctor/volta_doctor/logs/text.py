@@ -177,7 +177,8 @@ def parse(name: str, data: bytes) -> Text:
 
 def _without_ignored(lines: list[Line]) -> list[Line]:
     """Leave out the failures that Ansible was told to ignore: its next line says so."""
-    ignored = {line.number - 1 for line in lines if line.text == "...ignoring"}
+    mark = "...ignoring"
+    ignored = {line.number - 1 for line in lines if mark in line.text and line.body == mark}
     return [line for line in lines if line.number not in ignored] if ignored else lines
 
 
