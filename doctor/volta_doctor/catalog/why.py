@@ -70,6 +70,7 @@ class Symptom(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     name: str
     patterns: list[str]
+    when: list[str] = []
     means: str
     suspects: list[str] = []
     explained_by: list[str] = []

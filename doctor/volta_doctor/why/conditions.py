@@ -6,6 +6,7 @@ from functools import cache
 from volta_doctor.facts.topo import SELF
 from volta_doctor.logs.patterns import Pattern
 from volta_doctor.why.case import Case, find
+from volta_doctor.why.words import ABOUT_GPUS, lines
 
 
 def _several_gpus(case: Case) -> bool:
@@ -26,6 +27,7 @@ NAMED: dict[str, Callable[[Case], bool]] = {
     "other-card": lambda case: case.card == "other",
     "several-gpus": _several_gpus,
     "no-nvlink": _no_nvlink,
+    "about-gpus": lambda case: bool(lines(case, ABOUT_GPUS, 1)),
 }
 
 

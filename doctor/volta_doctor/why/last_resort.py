@@ -10,17 +10,8 @@ from collections.abc import Iterator
 from volta_doctor.catalog.why import Symptom
 from volta_doctor.logs.text import Line
 from volta_doctor.why.case import Case, Hit
+from volta_doctor.why.words import ABOUT_GPUS
 
-# What belongs to drivers, CUDA and the serving of models. Words that are also English or a name
-# elsewhere must stand alone; the others are told apart by themselves.
-_ABOUT = re.compile(
-    r"v?llm\b|vllm|sglang|sgl[_-]kernel|lmdeploy|turbomind|\[TM\]|ollama|llama|ggml|gguf|exllama"
-    r"|(?<![a-z])(?:py|lib)?torch(?:run|vision|audio)?(?![a-z])|triton|cuda|nccl|nvidia|nvcc|nvlink"
-    r"|nvml|nvrtc|cublas|cudnn|tensorrt|onnxruntime|flash[-_]?attn|flashinfer|xformers|bitsandbytes"
-    r"|deepspeed|megatron|safetensors|transformers|compressed[-_]tensors|ctranslate2|\bGPUs?\b"
-    r"|weight_scale|qweight|RayWorker|\.cuh?\b|\bV100\b|\btesla\b|\bTGI\b|text[-_]generation|\bray::|paddle|comfyui",
-    re.IGNORECASE,
-)
 _NEAR_BEFORE, _NEAR_AFTER = 60, 30  # lines in which a text says what it is about
 
 # An error is unmistakable where the line begins with it, behind what loggers put before.
@@ -107,7 +98,7 @@ def _about_gpus(lines: list[Line]) -> list[Line]:
 
 
 def _near_gpus(lines: list[Line]) -> Iterator[Line]:
-    about: list[int] = [at for at, line in enumerate(lines) if _ABOUT.search(line.text)]
+    about: list[int] = [at for at, line in enumerate(lines) if ABOUT_GPUS.search(line.text)]
     if not about:
         return
     near = 0

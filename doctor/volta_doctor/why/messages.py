@@ -55,8 +55,13 @@ def look(case: Case) -> None:
     hits = _hits(case)
     found = [(entry, hit) for entry, hit in zip(entries(), hits, strict=True) if hit]
     for entry, hit in found:
-        if entry.symptom and entry.symptom.name not in case.symptoms:
-            case.symptoms[entry.symptom.name] = entry.symptom, hit
+        symptom = entry.symptom
+        if (
+            symptom
+            and symptom.name not in case.symptoms
+            and all(holds(case, condition) for condition in symptom.when)
+        ):
+            case.symptoms[symptom.name] = symptom, hit
     for late in (False, True):
         for entry, hit in found:
             message = entry.message
