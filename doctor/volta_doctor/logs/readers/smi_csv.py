@@ -50,7 +50,7 @@ _PATHS = {
     "temperature.gpu": "temperature/gpu_temp",
     "temperature.memory": "temperature/memory_temp",
     "power.draw": "power_readings/power_draw",
-    "power.limit": "power_readings/power_limit",
+    "power.limit": "power_readings/enforced_power_limit",
     "enforced.power.limit": "power_readings/enforced_power_limit",
     "power.default_limit": "power_readings/default_power_limit",
     "power.min_limit": "power_readings/min_power_limit",

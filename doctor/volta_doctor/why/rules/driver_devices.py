@@ -7,6 +7,7 @@ from typing import NamedTuple
 from volta_doctor.catalog import Row
 from volta_doctor.findings import Evidence, Finding
 from volta_doctor.why.case import Case
+from volta_doctor.why.commands import commands
 from volta_doctor.why.rules import likely, rule
 from volta_doctor.why.rules.driver import every_line
 from volta_doctor.words import few
@@ -27,6 +28,7 @@ _FOR_GUESTS = r"vfio[-_]pci\.ids=|options vfio-pci|is not viable|pass-?through|h
 _HERE = ("smi-no-devices", "no-cuda-device", "module-takes-no-card", "torch-sees-no-cuda")
 # The first line of uname -a.
 _RUNNING = re.compile(r"(?:^|\s)Linux \S+ (\d+\.\d+\.[\w.+~-]+) ")
+_RELEASE = re.compile(r"\d+\.\d+\.[\w.+~-]+$")
 # nvidia/550.54.14, 5.15.0-91-generic, x86_64: installed
 _DKMS = re.compile(r"\bnvidia\S*(?:/|, ?)[\d.]+, (\d+\.\d+\.[^,\s]+), \w+: installed")
 _MODULE = re.compile(r"/lib/modules/([^/\s]+)/\S*/nvidia(?:-current)?\.ko")
@@ -71,7 +73,7 @@ def pci_driver_binding(case: Case, row: Row) -> Iterator[Finding]:
 @rule("kmod-next-boot")
 def kmod_next_boot(case: Case, row: Row) -> Iterator[Finding]:
     """There are modules, and none for the kernel that runs."""
-    running: tuple[str, Evidence] | None = None
+    running = next(_uname(case), None)
     built: dict[str, Evidence] = {}
     for line, evidence in every_line(case):
         if match := _RUNNING.search(line):
@@ -83,6 +85,13 @@ def kmod_next_boot(case: Case, row: Row) -> Iterator[Finding]:
         kernels = few(sorted(built), 3)
         text = f"Kernel {running[0]} runs, and there are NVIDIA modules for {kernels} only."
         yield row.fail(text, running[1], *built.values())
+
+
+def _uname(case: Case) -> Iterator[tuple[str, Evidence]]:
+    """Yield what `uname -r` printed."""
+    for ran in commands(case):
+        if "uname -r" in ran.command and ran.output and _RELEASE.match(ran.output[0][0]):
+            yield ran.output[0]
 
 
 def _cards(case: Case) -> Iterator[Card]:

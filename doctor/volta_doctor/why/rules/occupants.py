@@ -20,6 +20,10 @@ _PROCESS = re.compile(
     r"\|\s*(?P<gpu>\d{1,2})\s+(?:(?:N/A|\d+)\s+(?:N/A|\d+)\s+)?(?P<pid>\d+)\s+(?:M\+)?C(?:\+G)?\s+"
     r"(?P<name>\S.*?)\s+(?P<held>\d+)\s?MiB\s*\|"
 )
+_DESKTOP = re.compile(
+    r"\|\s*(?P<gpu>\d{1,2})\s+(?:(?:N/A|\d+)\s+(?:N/A|\d+)\s+)?(?P<pid>\d+)\s+G\s+"
+    r"(?P<name>\S.*?)\s+(?P<held>\d+)\s?MiB\s*\|"
+)
 # Processes that a server starts for itself; its first one may well be a child of pid 1.
 _WORKER = re.compile(
     r"worker|EngineCore|::scheduler|spawn_main|multiprocessing|ray::", re.IGNORECASE
@@ -83,4 +87,23 @@ def orphan(case: Case, row: Row) -> Iterator[Finding]:
                     text.evidence(line),
                     left.evidence,
                     subject=f"GPU {match['gpu']}",
+                )
+
+
+@rule("graphics")
+def desktop(case: Case, row: Row) -> Iterator[Finding]:
+    """A server finds no memory, and a desktop holds much of it."""
+    if not (case.found("mem-fit") or any(n in case.symptoms for n in _OUT_OF_MEMORY)):
+        return
+    for text in case.texts:
+        for line in text.lines:
+            match = _DESKTOP.search(line.text)
+            if match and int(match["held"]) >= _MUCH_MIB:
+                finding = row.warn(
+                    f"{match['name']} (process {match['pid']}) holds {match['held']} MiB.",
+                    text.evidence(line),
+                    subject=f"GPU {match['gpu']}",
+                )
+                yield likely(
+                    finding, "the text does not say whether the model would fit without it"
                 )
