@@ -7,9 +7,10 @@ from msgspec import structs
 from volta_doctor.facts.kernel_log import events
 from volta_doctor.findings import Finding, Status
 from volta_doctor.why.case import Case
+from volta_doctor.why.rules.experiments import decided
 
 _HALTED = 62  # the internal micro-controller halted
-_SWITCHES = ("custom-allreduce-topology", "custom-allreduce-capture")
+_SWITCH = "custom-allreduce-topology"
 _WHY = "It came on several cards, and a flag of the server makes the difference: software."
 
 
@@ -22,7 +23,9 @@ def acquitted(case: Case, findings: Iterable[Finding]) -> Iterator[Finding]:
     log = case.facts.kernel_log.data
     xids = events.xids(log) if log else []
     halted = {xid.bus for xid in xids} if {xid.number for xid in xids} == {_HALTED} else set()
-    software = len(halted) > 1 and any(map(case.found, _SWITCHES))
+    software = len(halted) > 1 and (
+        _SWITCH in decided(case) or case.found("custom-allreduce-capture")
+    )
     for finding in findings:
         if software and finding.id == "xid-fatal" and finding.status is Status.FAIL:
             said = f"{finding.message} {_WHY}"

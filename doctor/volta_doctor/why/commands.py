@@ -11,8 +11,8 @@ from volta_doctor.why.case import Case
 
 # What a shell puts before a command: `root@host:~# `, `[me@host dir]$ `, `(env) $ `.
 _PROMPT = re.compile(
-    r"^(?:\([\w.-]+\) ?)?(?:\[?[\w.-]+@[\w.-]+[: ]?[~\w/.+-]*\]? ?[$#%]|~? ?[$#%\u276f] )"
-    r" *(?P<command>\S.*)$"
+    r"^(?:\([\w.-]+\) ?)?(?:\[?[\w.-]+@[\w.-]+[: ]?[~\w/.+-]*\]? ?[$#%] *|~? ?[$%\u276f] +|~? ?# )"
+    r"(?P<command>\S.*)$"
 )
 # Commands that are also known without a prompt, by a word that no sentence goes on with.
 _BARE = re.compile(

@@ -15,49 +15,40 @@ from volta_doctor.findings import Evidence, Finding
 from volta_doctor.why.case import Case
 from volta_doctor.why.conditions import NAMED
 from volta_doctor.why.rules import likely, possible, rule
+from volta_doctor.why.rules.experiments import decided
+from volta_doctor.why.trouble import FLAGS, HANGS
 from volta_doctor.why.words import lines
 
-_FLAGS = re.IGNORECASE | re.ASCII  # a word also ends where Chinese begins
 _STALLED = "no-answer-from-a-worker"  # the symptom
-_HANGS = re.compile(
-    r"\b(?:hangs?|hanging|hung|stuck|deadlock(?:s|ed)?|freez(?:es?|ing)|frozen|spins? forever"
-    r"|never (?:returns|ends|finish(?:es)?|complet(?:es|ed)|converges)"
-    r"|(?:prints|prints out|outputs?) nothing (?:more|else)|no (?:further )?output"
-    r"|does(?: not|n't) (?:return|finish|start))\b"
-    r"|\bstops? (?:responding|answering|generating)\b"
-    r"|\bno (?:more |further )?tokens? (?:come|is|are)"
-    r"|卡住|卡死|挂起|一直没有反应|没有响应",
-    _FLAGS,
-)
 # Not a hang of a group: what says so of a tool, a task or a disk.
-_OTHER_HANG = re.compile(r"nvidia-smi (?:itself )?hang|hung_task|blocked for more than", _FLAGS)
-_ENGINE = re.compile(r"\b(?:vllm|sglang|sgl[_-]|1cat|aphrodite)", _FLAGS)
+_OTHER_HANG = re.compile(r"nvidia-smi (?:itself )?hang|hung_task|blocked for more than", FLAGS)
+_ENGINE = re.compile(r"\b(?:vllm|sglang|sgl[_-]|1cat|aphrodite)", FLAGS)
 # Servers and trainers that spread one model over several cards.
 _SPREADS = re.compile(
     r"\b(?:lmdeploy|turbomind|torchrun|deepspeed|megatron|accelerate launch|trtllm|tensorrt|tgi\b)",
-    _FLAGS,
+    FLAGS,
 )
 _CUSTOM_OFF = re.compile(
     r"--disable-custom-all-reduce|disable_custom_all_reduce['\"]?[=:] ?True"
     r"|Custom allreduce is disabled",
-    _FLAGS,
+    FLAGS,
 )
 _NO_PEERS = re.compile(r"lacks GPU P2P capability|NCCL_P2P_DISABLE(?:=| set by environment to )1")
 _NCCL = re.compile(
     r"all_reduce_perf|\bnccl|init_process_group|torch\.distributed|torchrun"
     r"|p2pBandwidthLatencyTest|simpleP2P|tensor[-_ ]parallel|--tp\b",
-    _FLAGS,
+    FLAGS,
 )
 _GROUP = re.compile(
     r"(?:tensor[-_]parallel(?:[-_]size)?|--tp(?:-size)?|\btp(?:_size)?)[= :']{1,3}[2-9]"
     r"|\bTP ?[248]\b|\b[2-9] ?(?:x|×|\*|cards|GPUs|张|卡)|\bnGpus [2-9]|-g [2-9]\b"
     r"|world_size=[2-9]|nranks [2-9]",
-    _FLAGS,
+    FLAGS,
 )
 _SPINS = re.compile(
     r"(?:GPU-?Util|utili[sz]ation|util)\W{0,3}(?:is |at |of )?100 ?%|100 ?% (?:GPU[- ])?util"
     r"|(?:GPUs?|cards|显卡)[^.\n]{0,30}100 ?%",
-    _FLAGS,
+    FLAGS,
 )
 _BUSY = 95  # percent
 _WAITS_AT = 0.35  # of its limit: a card that computes draws more, one that only waits does not
@@ -66,7 +57,7 @@ _NEVER_LINKED = re.compile(r"V100S?[- ]PCI-?E|TITAN V|FHHL", re.IGNORECASE)
 _ONE_IDLE = re.compile(
     r"\b(?:one|single|1) (?:GPU|card|rank)[^.\n]{0,40}\b0 ?%|GPU ?\d\b[^.,\n]{0,20}\b0 ?%"
     r"|一(?:块|张)(?:卡|显卡)[^。\n]{0,10}0 ?%?(?:的)?利用率|某一?(?:块|张)卡利用率完全为0",
-    _FLAGS,
+    FLAGS,
 )
 
 
@@ -110,7 +101,7 @@ def _stall(case: Case) -> list[Evidence]:
     """Return what shows that a group stands still: a waiting worker, people's words."""
     if _STALLED in case.symptoms:
         return case.symptoms[_STALLED][1].evidence[:2]
-    return [seen for seen in lines(case, _HANGS) if not _OTHER_HANG.search(seen.text)]
+    return [seen for seen in lines(case, HANGS) if not _OTHER_HANG.search(seen.text)]
 
 
 def _spin(case: Case) -> list[Evidence]:
@@ -134,7 +125,7 @@ def custom_allreduce(case: Case, row: Row) -> Iterator[Finding]:
     off = case.flags.disable_custom_all_reduce or lines(case, _CUSTOM_OFF, 1)
     if off or not _unlinked(case) or not _is_group(case):
         return
-    seen = dict.fromkeys([*stall, *spin, *lines(case, re.compile("NVLink", _FLAGS), 1)])
+    seen = dict.fromkeys([*stall, *spin, *lines(case, re.compile("NVLink", FLAGS), 1)])
     told = " and spins" if spin else ""
     finding = row.fail(
         f"The group stands still{told}, its cards have no NVLink, and the engine's own all-reduce"
@@ -147,8 +138,10 @@ def custom_allreduce(case: Case, row: Row) -> Iterator[Finding]:
 @rule("p2p-broken")
 def peer_to_peer(case: Case, row: Row) -> Iterator[Finding]:
     """NCCL itself stands still on cards that reach each other through PCIe."""
+    if {"acs", "iommu"} & decided(case).keys():
+        return
     stall = _stall(case)
-    through = lines(case, re.compile(r"via P2P/(?:IPC|CUMEM|direct)", _FLAGS), 1)
+    through = lines(case, re.compile(r"via P2P/(?:IPC|CUMEM|direct)", FLAGS), 1)
     redirected = case.found("acs") or case.found("iommu")
     engine = lines(case, _ENGINE, 1) and not lines(case, _CUSTOM_OFF, 1)
     if not (stall or _spin(case)) or lines(case, _NO_PEERS, 1) or not _is_group(case):

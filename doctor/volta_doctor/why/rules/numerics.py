@@ -7,24 +7,23 @@ from volta_doctor.catalog import Row
 from volta_doctor.findings import Evidence, Finding
 from volta_doctor.why.case import Case
 from volta_doctor.why.rules import likely, possible, rule
+from volta_doctor.why.trouble import FLAGS, GARBAGE
 from volta_doctor.why.words import lines
 
-# ASCII: that a word ends where Chinese begins.
-_FLAGS = re.IGNORECASE | re.ASCII
 # What is left where all scores are NaN: token 0, in most vocabularies "!" (twelve of them are no
 # emphasis), in Gemma's <pad>, in Llama's <unk>.
-_BANGS = re.compile(r"!{12,}|(?:<pad>\s?){6,}|(?:\[PAD\d*\]\s?){6,}|(?:<unk>\s?){6,}", _FLAGS)
-_BANNER = re.compile(r"!!\s*(?:WARNING|ERROR|ATTENTION|NOTE)\s*!!", _FLAGS)
+_BANGS = re.compile(r"!{12,}|(?:<pad>\s?){6,}|(?:\[PAD\d*\]\s?){6,}|(?:<unk>\s?){6,}", FLAGS)
+_BANNER = re.compile(r"!!\s*(?:WARNING|ERROR|ATTENTION|NOTE)\s*!!", FLAGS)
 _ANSWER = re.compile(
     r"output|generated|content|response|answer|reply|returns?\b|result|回答|输出|感叹号",
-    _FLAGS,
+    FLAGS,
 )
 _NAN = re.compile(
     r"\bisnan\b|(?<!grad_norm': )(?<!grad_norm=)\bNaNs?\b(?! ?(?:err|loss scale))"
     r"|\(near\) NaN|\bnan, ?nan\b|\+/-Inf\b"
     r"|\b(?:std|mean|abs_?max|amax|max|norm|features?|hidden[_ ]states?|activations?|logits)\b"
     r"[^\n]{0,40}[=:] ?[+-]?inf\b",
-    _FLAGS,
+    FLAGS,
 )
 # That values are NaN, and not merely the word: a printed tensor, a sum, somebody's sentence.
 _IS_NAN = re.compile(
@@ -34,44 +33,30 @@ _IS_NAN = re.compile(
     r"|gives?|gave|return\w*|produc\w+|output\w*|yield\w*|generat\w+|start\w*|with|caus\w+)"
     r" (?:\w+ ){0,2}NaNs?\b"
     r"|\bNaNs? (?:in|at|after|from|values?|outputs?|logits|activations?|detected|appears?)\b",
-    _FLAGS,
+    FLAGS,
 )
-_REQUEST = re.compile(r"Received request|prompt[=:]|\"content\":", _FLAGS)
+_REQUEST = re.compile(r"Received request|prompt[=:]|\"content\":", FLAGS)
 _MODEL = re.compile(
     r"torch|tensor|logits|hidden[_ ]state|activation|layer|attention|inference|vllm|sglang|llama"
     r"|qwen",
-    _FLAGS,
+    FLAGS,
 )
-_HALF = re.compile(r"float16|\bfp16\b|dtype[= ]half|\bhalf\b|--dtype half", _FLAGS)
-_BROAD = re.compile(r"dtype[=: '\"]{1,3}(?:torch\.)?(?:bfloat16|float32|bf16)", _FLAGS)
-_GARBAGE = re.compile(
-    r"incoherent|gibberish|garbage|garbled|nonsense|\bNUL\b|Unicode NULL|(?:\\u0000|\\x00|\x00){2,}"
-    r"|乱码|!{12,}|\b([a-wyz])\1{15,}\b|[?@]{16,}",
-    _FLAGS,
-)
-_FLASH_V100 = re.compile(r"flash[-_]attn[-_]v100|flash-attention-v100|use-flash-attention", _FLAGS)
+_HALF = re.compile(r"float16|\bfp16\b|dtype[= ]half|\bhalf\b|--dtype half", FLAGS)
+_BROAD = re.compile(r"dtype[=: '\"]{1,3}(?:torch\.)?(?:bfloat16|float32|bf16)", FLAGS)
+_FLASH_V100 = re.compile(r"flash[-_]attn[-_]v100|flash-attention-v100|use-flash-attention", FLAGS)
 _BACKEND = re.compile(
     r"\b(FLASH_ATTN(?:_V100)?|TRITON_ATTN|FLASHINFER|XFORMERS|FLEX_ATTENTION|TORCH_SDPA|SDPA|eager)\b"
 )
 _SOUND = re.compile(
     r"\bFalse\b|\bworks?\b|\bfine\b|\bcorrect(?:ly)?\b|\bcoherent\b|\bnormal\b|\bOK\b|正常|没有问题"
     r"|finished successfully|without .{0,30}(?:success|problem|NaN)",
-    _FLAGS,
+    FLAGS,
 )
-# Switches of flash attention in llama.cpp, whose value is new (it was "-fa" alone), and words.
-_FLASH = re.compile(
-    r"(?:-fa\b|--flash-attn"
-    r"|(?P<off_word>without|don't use|no|disabl\w+) (?:-fa\b|flash[- ]attention)"
-    r"|(?:with|use|using|enabl\w+) flash[- ]attention)"
-    r"(?:[ =](?P<value>on|off|auto|true|false|0|1)\b)?",
-    _FLAGS,
-)
-_OFF = ("off", "false", "0")
-_E4M3 = re.compile(r"type fp8e4nv not supported in this architecture", _FLAGS)
+_E4M3 = re.compile(r"type fp8e4nv not supported in this architecture", FLAGS)
 _FP8_WEIGHTS = re.compile(
-    r"per_token_group_quant|w8a8_block_fp8|quantization=fp8|Fp8(?:Linear|Config)|\w-FP8\b", _FLAGS
+    r"per_token_group_quant|w8a8_block_fp8|quantization=fp8|Fp8(?:Linear|Config)|\w-FP8\b", FLAGS
 )
-_FP8_CACHE = re.compile(r"kv[-_]cache[-_]dtype[='\": ]{1,4}fp8", _FLAGS)
+_FP8_CACHE = re.compile(r"kv[-_]cache[-_]dtype[='\": ]{1,4}fp8", FLAGS)
 
 
 def _bangs(case: Case) -> list[Evidence]:
@@ -116,7 +101,7 @@ def exclamation_marks(case: Case, row: Row) -> Iterator[Finding]:
 @rule("attn-backend-nan")
 def backend_at_fault(case: Case, row: Row) -> Iterator[Finding]:
     """NaN or no words with one attention backend, and sound values with another."""
-    wrong = [*lines(case, _NAN), *lines(case, _GARBAGE)]
+    wrong = [*lines(case, _NAN), *lines(case, GARBAGE)]
     if not wrong:
         return
     v100 = lines(case, _FLASH_V100)
@@ -140,34 +125,6 @@ def backend_at_fault(case: Case, row: Row) -> Iterator[Finding]:
             ),
             "another backend was not tried; float16 that overflows looks the same",
         )
-
-
-@rule("attn-backend-nan")
-def with_flash_attention_only(case: Case, row: Row) -> Iterator[Finding]:
-    """No words with flash attention on, and no fault is told with it off."""
-    seen: dict[bool, Evidence] = {}
-    wrong: dict[bool, Evidence] = {}
-    for text in case.texts:
-        on: bool | None = None
-        for line in text.lines:
-            switches = [_is_on(match) for match in _FLASH.finditer(line.text)]
-            for switch in switches:
-                seen.setdefault(switch, text.evidence(line))
-            on = switches[0] if switches else on
-            if on is not None and (_GARBAGE.search(line.text) or _NAN.search(line.text)):
-                wrong.setdefault(on, text.evidence(line))
-    if len(seen) == 2 and list(wrong) == [True]:
-        finding = row.fail(
-            "With flash attention on the model gives no words, with it off it does.",
-            *dict.fromkeys([seen[True], wrong[True], seen[False]]),
-        )
-        yield likely(
-            finding, "the text compares them itself; the release is not known to be faulty"
-        )
-
-
-def _is_on(match: re.Match[str]) -> bool:
-    return not match["off_word"] and (match["value"] or "on").lower() not in _OFF
 
 
 @rule("quant-volta")

@@ -1,0 +1,330 @@
+"""What people tried: a fault that is gone with one switch, and is there without it.
+
+Such a comparison decides on any card and with any version. It is told in a sentence ("with X it
+works"), or shown: a run without the switch that goes wrong, and one with it that does not. A
+switch that the text also calls useless decides nothing.
+
+To add one: a row in SWITCHES.
+"""
+
+import re
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import NamedTuple
+
+from volta_doctor.catalog import Row
+from volta_doctor.findings import Evidence, Finding
+from volta_doctor.logs.text import Line, Text
+from volta_doctor.why.case import Case
+from volta_doctor.why.commands import command_of
+from volta_doctor.why.last_resort import is_error
+from volta_doctor.why.rules import likely, rule
+from volta_doctor.why.trouble import FLAGS, GARBAGE, HANGS
+
+# Answers that are wrong, in words and in figures: a score of 0, a value that is none.
+_NO_VALUE = re.compile(
+    r"\bNaNs?\b|\b(?:inf|nan)/(?:inf|nan)\b|[=:] ?-?inf\b"
+    r"|\|\s*(?:acc|acc_norm|exact_match)\s*\|[^\n]*\b0\.0+\b",
+    FLAGS,
+)
+_SLOW = re.compile(r"(?<![\d.])0\.\d+ ?(?:tok(?:en)?s?|t) ?(?:/|per) ?s", FLAGS)
+
+
+class Switch(NamedTuple):
+    """What somebody sets, what it decides if the fault is gone with it, and which faults count.
+
+    `name` is how command lines and people write it, `faults` are what must be told of a run
+    without it: none, where nobody sets it for another reason.
+    """
+
+    decides: str
+    name: re.Pattern[str]
+    says: str
+    faults: tuple[re.Pattern[str], ...] = ()
+
+
+def _name(pattern: str) -> re.Pattern[str]:
+    return re.compile(pattern, FLAGS)
+
+
+_WRONG = (GARBAGE, _NO_VALUE)
+SWITCHES = (
+    Switch(
+        "p2p-broken",
+        _name(
+            r"NCCL_P2P_DISABLE['\"]?(?:=|: ?) ?['\"]?1|NCCL_P2P_LEVEL=(?:LOC|0)\b"
+            r"|GGML_CUDA_NO_PEER_COPY\S*"
+            r"|(?:disabl\w+|turn\w* off|switch\w* off) (?:NCCL )?(?:P2P|peer[- ]to[- ]peer)\b"
+            r"|(?:P2P|peer[- ]to[- ]peer) (?:is |was )?(?:disabled|(?:turned |switched )?off)\b"
+            r"|(?:关闭|禁用) ?(?:NCCL )?P2P"
+        ),
+        "With peer-to-peer off it works.",
+    ),
+    Switch(
+        "custom-allreduce-topology",
+        _name(
+            r"--disable-custom-all-?reduce|disable_custom_all_reduce['\"]?[=:] ?True"
+            r"|(?:disabl\w+|turn\w* off|switch\w* off) (?:the )?custom all[-_ ]?reduce"
+            r"|custom all[-_ ]?reduce (?:is |was )?(?:disabled|(?:turned |switched )?off)\b"
+        ),
+        "With the engine's own all-reduce off it works.",
+    ),
+    Switch(
+        "iommu",
+        _name(
+            r"iommu=pt|(?:intel|amd)_iommu=off"
+            r"|(?:disabl\w+|turn\w* off|switch\w* off) (?:the )?(?:IOMMU|VT-d|AMD-Vi)\b"
+            r"|(?:IOMMU|VT-d|AMD-Vi) (?:is |was )?(?:disabled|(?:turned |switched )?off)\b"
+        ),
+        "With the IOMMU in passthrough mode or off it works.",
+    ),
+    Switch(
+        "acs",
+        _name(
+            r"(?:disabl\w+|turn\w* off|switch\w* off) (?:the )?(?:PCIe )?ACS\b"
+            r"|\bACS (?:is |was )?(?:disabled|(?:turned |switched )?off)\b"
+        ),
+        "With ACS off on the bridges it works.",
+    ),
+    Switch(
+        "cuda-graph-capture",
+        _name(
+            r"--enforce-eager|enforce_eager['\"]?[=:] ?True|--disable-cuda-graph"
+            r"|cudagraph_mode['\"]?[=:] ?['\"]?NONE|GGML_CUDA_DISABLE_GRAPHS=1"
+            r"|without CUDA graphs?|CUDA graphs? (?:disabled|(?:turned |switched )?off)"
+        ),
+        "Without CUDA graphs it works.",
+        (HANGS,),
+    ),
+    Switch(
+        "fp16-overflow",
+        _name(
+            r"dtype['\"]?[ =:]{1,2} ?['\"]?(?:torch\.)?(?:bfloat16|bf16|float32|fp32|float)\b"
+            r"|\b(?:with|in|using|to) (?:bfloat16|bf16|float32|fp32)\b|--(?:bf16|fp32)\b"
+        ),
+        "The values are wrong in float16, and right in a type of more range.",
+        _WRONG,
+    ),
+    Switch(
+        "attn-backend-nan",
+        _name(
+            r"(?:-fa|--flash-attn|flash_attn|FLASH_ATTENTION)[ =](?:off|0|false)\b"
+            r"|(?:without|don't use|no|disabl\w+) (?:-fa\b|flash[- ]attention)"
+            r"|flash[- ]attention (?:is |was )?(?:disabled|(?:turned |switched )?off)\b"
+        ),
+        "With flash attention the answers are wrong, and without it right.",
+        _WRONG,
+    ),
+)
+
+# ---- What a sentence tells.
+
+_FAULT = (
+    r"(?:hang\w*|stalls?|stuck|xids?|nans?|garbage|gibberish|errors?|problems?|issues?|crash\w*"
+    r"|deadlocks?)"
+)
+_GOOD = (
+    rf"(?:\bno|\bwithout|\bnot|n't)(?: (?:longer|more|further|any|a))*? {_FAULT}\b"
+    rf"|\b{_FAULT}(?: (?:is|are|was|were|has|have))? (?:now )?"
+    r"(?:gone|goes away|went away|disappear\w*|vanish\w*|solved|fixed|resolved)\b"
+)
+_BAD = (
+    r"(?:\bno|\bnot|n't|\bnone|\bnothing|\bneither|\bnever)(?: \w+){0,2}? (?:help\w*|work\w*"
+    r"|fix\w*|solv\w*|resolv\w*|chang\w*|start\w*|finish\w*|complet\w*|enough|effect|difference"
+    r"|luck|better|improvement|success)\b"
+    r"|\bno (?:effect|help|difference|change|luck|improvement)\b|\bstill\b|\buseless\b|\bin vain\b"
+    r"|\bsame (?:error|problem|issue|hang|result|thing|behaviou?r|output)\b"
+    r"|\bfail(?:s|ed)?\b|\bcrash(?:es|ed)?\b|\bsegfaults?\b|\bgarbage\b|\bgibberish\b|\bNaNs?\b"
+    rf"|没用|无效|不行|没有(?:效果|用|帮助)|仍然|依然|依旧|还是|{_SLOW.pattern}|{HANGS.pattern}"
+)
+_FINE = (
+    r"\b(?:works?|worked|working|fine|normal(?:ly)?|ok(?:ay)?|complete[sd]?|finish(?:es|ed)"
+    r"|pass(?:es|ed)|starts|started|success\w*|succeeds?|solve[sd]?|fix(?:e[sd])?|resolve[sd]?"
+    r"|help(?:s|ed)|cure[sd]?|lets|loads|loaded|ran|runs?(?! out)|comes up|came up"
+    r"|gets (?:past|through|further|it)|ma(?:kes|de) it|goes away|correct(?:ly)?|coherent"
+    r"|sensible|readable|sane|as (?:it should|expected)|recovers|serves|good|gone"
+    r"|captur\w+ (?:takes |in |done|\d)|\d+(?:\.\d+)? ?(?:tok(?:en)?s?|t)/s|[1-9][\d.]* ?GB/s)"
+    r"|正常|解决|就好|可以|就能|有效|没问题|没有问题|成功"
+)
+_OUTCOME = re.compile(f"(?P<good>{_GOOD})|(?P<bad>{_BAD})|(?P<fine>{_FINE})", FLAGS)
+_ADVICE = re.compile(r"\b(?:may|might|should|could|would|usually|often|maybe|to) (?:\w+ )?$", FLAGS)
+_END = re.compile(r"[.;!?](?=\s|$)|[。；！？]")
+# Between an outcome and the switch behind it: the outcome is that of the switch.
+_JOINED = re.compile(
+    r"\b(?:with|using|via|by|after|once|when|setting|adding|under|despite|even|unless|until|without"
+    r"|thanks to)\b|[:(=>]|加|用|设",
+    FLAGS,
+)
+# Right before the switch: what follows is told of its absence.
+_WITHOUT = re.compile(
+    r"(?:\b(?:without|unless|w/o|until|remov\w+|dropp\w+|unsett?\w*)|不加|没有|除非|去掉)"
+    r"(?: (?:I|we|you|the|set|setting|add|adding|using|passing))*\W*$",
+    FLAGS,
+)
+_REACH, _BACK = 100, 70  # characters around a switch in which its outcome stands
+# What an engine reports of its own settings tells of no experiment.
+_LOGGED = re.compile(
+    r"^\W*(?:INFO|DEBUG|WARN(?:ING)?|ERROR)\b|\b(?:INFO|DEBUG|WARNING|ERROR)\b.{0,60}\.(?:py|go|c\w)\b"
+    r"|NCCL (?:INFO|WARN)"
+    r"|allreduce is disabled because|specify disable_|Namespace\("
+)
+
+
+class Outcome(NamedTuple):
+    """Whether the fault is gone with the switch, and the lines that say or show it."""
+
+    is_gone: bool
+    evidence: list[Evidence]
+
+
+def _told(text: Text, at: int, switch: Switch) -> Iterator[Outcome]:
+    """Yield what the sentences of one line, which the next may end, tell of a switch."""
+    line = text.lines[at]
+    if _LOGGED.search(line.text):
+        return
+    following = text.lines[at + 1] if at + 1 < len(text.lines) else None
+    goes_on = following and not _is_head(following) and not _LOGGED.search(following.text)
+    for match in switch.name.finditer(line.text):
+        before, after = line.text[: match.start()], line.text[match.end() :]
+        if following and goes_on:
+            after = f"{after} {following.text}"
+        is_gone = _outcome(before, after)
+        if is_gone is not None:
+            yield Outcome(is_gone, [text.evidence(line)])
+
+
+def _outcome(before: str, after: str) -> bool | None:
+    """Read the outcome of a switch from the text around it; None where there is none."""
+    end = _END.search(after)
+    sentence = after[: end.start()] if end else after
+    if end and end[0] in "?？":
+        return None
+    sign = _is_good(_OUTCOME.search(sentence[:_REACH]))
+    if sign is None:
+        own = _END.split(before)[-1][-_BACK:]
+        found = list(_OUTCOME.finditer(own))
+        if found and _JOINED.search(own[found[-1].end() :]):
+            sign = _is_good(found[-1])
+    if sign is None and end:
+        sign = _is_good(_OUTCOME.match(after[end.end() :].lstrip(" \"'`")[:_REACH]))
+    return (not sign if _WITHOUT.search(before) else sign) if sign is not None else None
+
+
+def _is_good(found: re.Match[str] | None) -> bool | None:
+    if not found or _ADVICE.search(found.string[: found.start()]):
+        return None
+    return not found["bad"]
+
+
+# ---- What two runs show.
+
+_COMMAND = re.compile(
+    r"^\W{0,4}(?:\w+=\S+ +)*(?:sudo |\.{0,2}/?(?:[\w.-]+/)*(?:python[\d.]*|vllm|torchrun|lmdeploy"
+    r"|llama-[\w-]+|mpirun|srun|[\w-]+_perf|sglang|ollama|accelerate|deepspeed|lm_eval|trtexec)\s"
+    r"|docker run )"
+)
+_COMMENT = re.compile(r"^#\s?\S.{0,160}$")
+_WORD = re.compile(r"[A-Za-z][\w.-]{3,}")
+
+
+def _is_command(line: Line) -> bool:
+    return command_of(line) is not None or bool(_COMMAND.search(line.text))
+
+
+def _is_head(line: Line) -> bool:
+    return _is_command(line) or bool(_COMMENT.match(line.text))
+
+
+class _Run(NamedTuple):
+    """A command, or a comment that stands for one, and what it printed."""
+
+    head: Line
+    output: list[Line]
+
+    def fault(self, faults: tuple[re.Pattern[str], ...]) -> Line | None:
+        """Return the first line that shows one of these faults."""
+        every = (self.head, *self.output)
+        return next((n for n in every if any(fault.search(n.text) for fault in faults)), None)
+
+
+def _runs(text: Text, switch: Switch) -> list[_Run]:
+    """Return the runs that a text shows; a comment heads one only where it says how it was run."""
+    found: list[_Run] = []
+    for line in text.lines:
+        comment = _COMMENT.match(line.text) and ("dtype" in line.text or "--" in line.text)
+        if _is_command(line) or comment or (switch.name.search(line.text) and _is_head(line)):
+            found.append(_Run(line, []))
+        elif found and line.text.strip():
+            found[-1].output.append(line)
+    return found
+
+
+def _shown(text: Text, switch: Switch) -> Outcome | None:
+    """Compare a run without the switch that goes wrong with one that has it."""
+    faults = switch.faults or (HANGS, GARBAGE, _SLOW, _NO_VALUE)
+    runs = _runs(text, switch)
+    with_it = [run for run in runs if _is_set(switch, run.head.text)]
+    for run in with_it:
+        if run.fault((*faults, HANGS)) or any(is_error(line) for line in run.output):
+            return Outcome(False, [])
+    for run in with_it:
+        words = set(_WORD.findall(run.head.text)) - set(_WORD.findall(_name_in(switch, run.head)))
+        for other in runs:
+            same = words & set(_WORD.findall(other.head.text)) or _COMMENT.match(run.head.text)
+            fault = None if other in with_it or not same else other.fault(faults)
+            if fault and run.output:
+                seen = (other.head, fault, run.head, run.output[0])
+                return Outcome(True, list(dict.fromkeys(map(text.evidence, seen))))
+    return None
+
+
+def _is_set(switch: Switch, head: str) -> bool:
+    """Say whether a command sets a switch; a line that also tells the outcome is a sentence."""
+    match = switch.name.search(head)
+    return bool(match and _outcome(head[: match.start()], head[match.end() :]) is None)
+
+
+def _name_in(switch: Switch, line: Line) -> str:
+    match = switch.name.search(line.text)
+    return match[0] if match else ""
+
+
+# ---- What they decide.
+
+
+@lru_cache(maxsize=1)
+def decided(case: Case) -> dict[str, list[Evidence]]:
+    """Return the causes that experiments in a case decide, with the lines that do."""
+    found = {}
+    for switch in SWITCHES:
+        seen = list(_outcomes(case, switch))
+        if seen and all(outcome.is_gone for outcome in seen) and _is_faulty(case, switch):
+            found[switch.decides] = [e for outcome in seen for e in outcome.evidence][:6]
+    return found
+
+
+def _outcomes(case: Case, switch: Switch) -> Iterator[Outcome]:
+    for text in case.printed:
+        named = [at for at, line in enumerate(text.lines) if switch.name.search(line.text)]
+        for at in named:
+            yield from _told(text, at, switch)
+        if named and (shown := _shown(text, switch)):
+            yield shown
+
+
+def _is_faulty(case: Case, switch: Switch) -> bool:
+    """Say whether one of the faults that count stands in the text at all."""
+    every = (line.text for text in case.printed for line in text.lines)
+    return not switch.faults or any(f.search(line) for line in every for f in switch.faults)
+
+
+def _register(switch: Switch) -> None:
+    @rule(switch.decides)
+    def experiment(case: Case, row: Row) -> Iterator[Finding]:
+        if seen := decided(case).get(switch.decides):
+            finding = row.fail(switch.says, *dict.fromkeys(seen))
+            yield likely(finding, "the text compares them itself")
+
+
+for _switch in SWITCHES:
+    _register(_switch)
