@@ -21,6 +21,11 @@ _BARE = re.compile(
     r"|printenv|echo \$|lsmod|ls -?\w* ?/dev/|ps (?:-|aux)|numactl -|mokutil --|journalctl "
     r"|dmesg\b|systemctl (?:show|cat|status) ).{0,200}$"
 )
+# What a line with one of these has: looked for first, for most lines of a log have none.
+_LIKE_ONE = re.compile(
+    r"[$#%\u276f] ?\S|\b(?:nvidia-smi|lspci|dkms|dpkg|apt|uname|ulimit|df|free|cat|env|printenv"
+    r"|echo|lsmod|ls|ps|numactl|mokutil|journalctl|dmesg|systemctl)\b"
+)
 _MOST_LINES = 400  # of one command's output that belong to it
 
 
@@ -44,6 +49,8 @@ def _commands(case: Case) -> list[Ran]:
 
 def command_of(line: Line) -> str | None:
     """Return the command that a line shows, None for another line."""
+    if not _LIKE_ONE.search(line.text):
+        return None
     body = line.body
     if match := _PROMPT.match(body):
         return match["command"]

@@ -18,10 +18,10 @@ _EF = ("uid", "pid", "ppid", "c", "stime", "tty", "time", "command")
 _NAMES = {"cmd": "command", "args": "command", "comm": "command", "s": "stat", "state": "stat"}
 _PS = re.compile(r"\bps\s+(?P<options>-?\w[^|;&]*)")
 _FORMAT = re.compile(r"-\w*o\s*([\w,:%=]+(?: -o\s*[\w,:%=]+)*)")
-_HEADER = re.compile(r"^(?:[\w%]+\s+)*PID(?:\s+[\w%]+)*\s+(?:CMD|COMMAND|ARGS)$")
+_HEADER = re.compile(r"^(?:[\w%]+\s+)*PID(?:\s+[\w%+]+)*\s+(?:CMD|COMMAND|ARGS)$")
 # A row of `ps aux` without anything above it.
 _ROW = re.compile(
-    r"^\S+\s+\d+\s+\d+\.\d\s+\d+\.\d\s+\d+\s+\d+\s+\S+\s+[DRSTIZ][\w<+]{0,4}\s+\S+\s+[\d:.]+\s+\S"
+    r"(?:^|\s)\S+\s+\d+\s+\d+\.\d\s+\d+\.\d\s+\d+\s+\d+\s+\S+\s+[DRSTIZ][\w<+]{0,4}\s+\S+\s+[\d:.]+\s+\S"
 )
 _STATE = re.compile(r"^[DIRSTtXZ][<NLsl+W]{0,4}$")
 
@@ -49,11 +49,11 @@ def _each(text: Text) -> Iterator[Process]:
         if command is not None:
             asked = _PS.search(command)
             columns = _columns(asked["options"]) if asked else ()
-        elif _HEADER.match(line.body):
+        elif "PID" in line.text and _HEADER.match(line.body):
             columns = tuple(map(_name, line.body.split()))
         else:
-            of_line = columns or (_AUX if _ROW.match(line.body) else ())
-            if process := _row(text, line, of_line):
+            of_line = columns or (_AUX if _ROW.search(line.text) else ())
+            if of_line and (process := _row(text, line, of_line)):
                 yield process
 
 

@@ -19,6 +19,7 @@ _ATTACHED = r"Attached GPUs : (?P<count>\d{1,2})"
 _GUEST = "vfio-pci|pci-stub"  # cards that are kept for virtual machines
 # lspci | grep -c 'Tesla V100'; nvidia-smi -L | wc -l
 _BUS_COUNT = re.compile(r"\blspci\b.*\|.*(?:grep .*-\w*c|\bwc\b)", re.IGNORECASE)
+_NODE_COUNT = re.compile(r"\bls\b.*/dev/nvidia\[0-9\].*\|.*\bwc\b")
 _SMI_COUNT = re.compile(
     r"\bnvidia-smi (?:-L|--list-gpus|--query-gpu=\S+ .*noheader\S*)\s*(?:2>\S+ ?)?\|"
     r".*(?:wc|grep.*-c)"
@@ -29,10 +30,11 @@ _BEHIND = re.compile(r"(?:#|=>|->|\u2192|:|=)\s*(\d{1,2})\s*$")  # a number behi
 
 
 class Count(NamedTuple):
-    """How many cards somebody sees, and where that stands."""
+    """How many cards somebody sees, where that stands, and who sees them."""
 
     cards: int
     evidence: list[Evidence]
+    where: str = "The bus"
 
 
 @rule("gpu-count")
@@ -44,7 +46,7 @@ def not_all_listed(case: Case, row: Row) -> Iterator[Finding]:
     if listed.cards == 0 and case.found("driver-loaded"):
         return
     shown = several(on_bus.cards, "NVIDIA card")
-    message = f"The bus shows {shown}, and the driver lists {listed.cards}."
+    message = f"{on_bus.where} shows {shown}, and the driver lists {listed.cards}."
     finding = row.fail(message, *on_bus.evidence[:4], *listed.evidence[:3])
     yield likely(finding, "the text shows both lists, and either may have been cut")
 
@@ -57,7 +59,9 @@ def _on_bus(case: Case) -> Count | None:
                 cards.setdefault(bus_id(line.body.split()[0]), text.evidence(line))
     if cards:
         return Count(len(cards), list(cards.values()))
-    return next((found for found in _counted(case, _BUS_COUNT) if _of_cards(found)), None)
+    counted = next((found for found in _counted(case, _BUS_COUNT) if _of_cards(found)), None)
+    nodes = next(_counted(case, _NODE_COUNT), None)
+    return counted or (nodes and nodes._replace(where="/dev"))
 
 
 def _of_cards(found: Count) -> bool:

@@ -24,6 +24,8 @@ _NONE = re.compile(
 def never_built(case: Case, row: Row) -> Iterator[Finding]:
     """Somebody looked for headers, and those of the running kernel are not listed."""
     ran = commands(case)
+    if not ran:
+        return
     added = [seen for line, seen in every_line(case) if _ADDED.search(line)]
     named = case.lines("nvidia", 1)
     running = _running(ran)

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import NamedTuple
 
 from volta_doctor.catalog import Row
@@ -54,8 +55,13 @@ class Exit(NamedTuple):
     command: str
 
 
-def exits(case: Case) -> Iterator[Exit]:
-    """Yield the ends of nvidia-smi: of commands with `echo $?`, and in sentences."""
+@lru_cache(maxsize=1)
+def exits(case: Case) -> list[Exit]:
+    """Return the ends of nvidia-smi: of commands with `echo $?`, and in sentences."""
+    return [*_of_commands(case), *_of_sentences(case)] if case.lines("nvidia-smi", 1) else []
+
+
+def _of_commands(case: Case) -> Iterator[Exit]:
     ran = commands(case)
     for at, one in enumerate(ran):
         if not _SMI.search(one.command):
@@ -70,6 +76,9 @@ def exits(case: Case) -> Iterator[Exit]:
             if codes:
                 code, seen = codes[-1]
                 yield Exit(int(code), list(dict.fromkeys([one.evidence, seen])), one.command)
+
+
+def _of_sentences(case: Case) -> Iterator[Exit]:
     for text, seen in every_line(case):
         if "nvidia-smi" in text and (match := _SAID.search(text)):
             yield Exit(int(match["code"]), [seen], text)

@@ -22,7 +22,7 @@ _WHOLE = "visible-devices"  # is judged by a table that shows every card
 @rule("visible-devices")
 def not_there(case: Case, row: Row) -> Iterator[Finding]:
     """An index at or above the number of cards: CUDA stops reading the list there."""
-    cards = _cards(case)
+    cards = _cards(case) if case.lines("CUDA_VISIBLE_DEVICES", 1) else None
     if cards is None:
         return
     count, shown = cards
