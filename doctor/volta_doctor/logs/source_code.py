@@ -25,10 +25,14 @@ _LIKE_C = (
 )
 _SHELL = r"#!|if .*; then|(?:fi|done|esac|else|set -\w+(?: \w+)*)$"
 _DIFF = r"diff --git|index [0-9a-f]+\.\.|--- a/|\+\+\+ b/|@@ -"
-_TABLES = r"(?:- )?(?:patterns?|regexp?|says|relies|examples|expr):(?:\s|$)"
+_TABLES = (
+    r"(?:- )?(?:patterns?|regexp?|says|relies|means|suspects|bring"
+    r"|explained_by|hides|volta_note|examples|expr):(?:\s|$)"
+)
 _SOURCE = re.compile(rf"\s*(?:{'|'.join((_PYTHON, _LIKE_C, _SHELL, _DIFF, _TABLES))})")
 
-_FIRST = re.compile(r"\s*(?:#|--|<\?|- |\[\w|@\w|'use strict'|\w+\()")  # if it is no line of _SOURCE
+# What else a source may begin with.
+_FIRST = re.compile(r"\s*(?:#|--|<\?|- |\[\w|@\w|'use strict'|\w+\()")
 
 _TIMES = (
     r"\[?(?:\d{4}[-/]\d\d[-/]\d\d|\w{3} +\d{1,2} \d\d:\d\d:\d\d|\d\d:\d\d:\d\d)|\[\s*\d+\.\d+\]"
