@@ -12,6 +12,7 @@ from volta_doctor.facts.kernel_log import events
 from volta_doctor.facts.kernel_log.events import Xid
 from volta_doctor.facts.pci import bus_id
 from volta_doctor.findings import Evidence, Finding
+from volta_doctor.why import words
 from volta_doctor.why.case import Case
 from volta_doctor.why.rules import likely, possible, rule
 
@@ -225,6 +226,10 @@ _REACHED = (
     r"nvidia (?P<bus>[0-9a-f:.]{12,16}): (?:AER: can't recover|device has no AER-aware driver)"
 )
 _STORM = 100
+_MANY = re.compile(
+    r"\b(?:hundreds|thousands|dozens|flood\w*|non-?stop|constantly|every second)\b", re.I
+)
+_CARDS = re.compile(r"\b(?:GPUs?|cards?|V100|TITAN|Tesla|RTX|Quadro|GTX|显卡)\b", re.IGNORECASE)
 
 
 @rule("pcie-aer")
@@ -237,6 +242,12 @@ def above_the_card(case: Case, row: Row) -> Iterator[Finding]:
             f" {reached['bus']} behind it was not recovered."
         )
         yield row.fail(text, *case.lines(_UNCORRECTED, 2), *case.lines(_REACHED, 1))
+    elif (port := case.groups(_CORRECTED)) and (told := _told_below(case, port["port"])):
+        many = len(case.lines(_CORRECTED, _STORM)) >= _STORM or words.lines(case, _MANY, 1)
+        say = row.warn if many else row.info
+        text = f"PCIe errors at the port {port['port']}, above a card, were corrected."
+        finding = say(text, *case.lines(_CORRECTED, 2), *told)
+        yield likely(finding, "the text says that the card is behind that port; lspci -t shows it")
     elif (port := case.groups(_CORRECTED)) and case.lines("NVRM|nvidia", 1):
         seen = case.lines(_CORRECTED, _STORM)
         say = row.warn if reached and len(seen) >= _STORM else row.info
@@ -244,3 +255,10 @@ def above_the_card(case: Case, row: Row) -> Iterator[Finding]:
         yield possible(
             say(text, *seen[:2]), "the text does not say which device is behind that port"
         )
+
+
+def _told_below(case: Case, port: str) -> list[Evidence]:
+    """Return the words that put a card behind a port: they name both, and are no kernel's line."""
+    short = re.compile(rf"\b{re.escape(port.removeprefix('0000:'))}")
+    named = words.lines(case, short, _STORM)
+    return [e for e in named if _CARDS.search(e.text) and "pcieport" not in e.text][:2]

@@ -4,9 +4,10 @@ import re
 from collections.abc import Iterator
 
 from volta_doctor.catalog import Row
-from volta_doctor.findings import Finding
+from volta_doctor.findings import Evidence, Finding
 from volta_doctor.logs.parts import Listed
 from volta_doctor.why.case import Case
+from volta_doctor.why.commands import commands
 from volta_doctor.why.rules import likely, rule
 
 _WEIGHTS = re.compile(r"\.(?:safetensors|bin|gguf|pt|pth)$|(?:^|/)tokenizer\.(?:model|json)$")
@@ -21,6 +22,11 @@ _SIZED = re.compile(
     r"(?: ?(?:B|bytes))?$",
     re.IGNORECASE,
 )
+# ls *.safetensors | wc -l; grep -o '...safetensors' model.safetensors.index.json | sort -u | wc -l
+_COUNTS = r".*(?:\|\s*wc -l|\bgrep -\w*c|\blength\b)"
+_FILES = re.compile(r"\b(?:ls|find)\b(?!.*index\.json).*\.?(?:safetensors|bin|gguf)\b" + _COUNTS)
+_NAMED = re.compile(r"(?:index\.json.*(?:sort -\w*u|uniq)|uniq.*index\.json)")
+_NUMBER = re.compile(r"^\W{0,3}(\d{1,5})\W*$")
 
 
 @rule("lfs-pointer")
@@ -68,6 +74,7 @@ def shards_that_are_missing(case: Case, row: Row) -> Iterator[Finding]:
         )
         yield likely(finding, "the listing may have been shortened")
     yield from _index(case, row)
+    yield from _counts(case, row)
 
 
 def _goes_on(case: Case, stem: str) -> bool:
@@ -88,3 +95,19 @@ def _index(case: Case, row: Row) -> Iterator[Finding]:
                 f"The index names {', '.join(missing[:_SHOWN])}, which the listing does not have.",
                 config.evidence,
             )
+
+
+def _counts(case: Case, row: Row) -> Iterator[Finding]:
+    """Compare how many shards are there with how many the index names, as commands count them."""
+    held, named = _counted(case, _FILES), _counted(case, _NAMED)
+    if held and named and held[0] < named[0]:
+        text = f"The index names {named[0]} shards, and {held[0]} are there."
+        yield row.fail(text, *held[1], *named[1])
+
+
+def _counted(case: Case, pattern: re.Pattern[str]) -> tuple[int, list[Evidence]] | None:
+    for ran in commands(case):
+        number = _NUMBER.match(ran.output[0][0]) if ran.output else None
+        if number and pattern.search(ran.command):
+            return int(number[1]), [ran.evidence, ran.output[0][1]]
+    return None

@@ -28,6 +28,9 @@ _DESKTOP = re.compile(
 _WORKER = re.compile(
     r"worker|EngineCore|::scheduler|spawn_main|multiprocessing|ray::", re.IGNORECASE
 )
+_FULL = 0.85  # of a card's memory
+# Engines that use one card where they are not told otherwise; llama.cpp takes all.
+_ON_ONE_CARD = ("vllm", "sglang", "lmdeploy")
 _MUCH_MIB = 1024  # less is the context of a monitor
 
 
@@ -64,6 +67,34 @@ def another(case: Case, row: Row) -> Iterator[Finding]:
                     subject=f"GPU {match['gpu']}",
                 )
                 yield likely(finding, "it may be the server itself, as it was before the error")
+
+
+@rule("neighbour")
+def more_than_the_server_takes(case: Case, row: Row) -> Iterator[Finding]:
+    """More cards are full than the server was to use, while others are empty."""
+    servers = case.facts.serve.data.servers if case.facts.serve.data else []
+    nvml = case.facts.nvml.data
+    if not (nvml and servers and servers[0].engine in _ON_ONE_CARD):
+        return
+    if not any(name in case.symptoms for name in _OUT_OF_MEMORY):
+        return
+    flags = servers[0].flags
+    taken = (flags.tensor_parallel_size or 1) * (flags.pipeline_parallel_size or 1)
+    used = [(gpu, value(gpu.memory.used), value(gpu.memory.total)) for gpu in nvml.gpus]
+    full = [gpu for gpu, held, total in used if held and total and held > _FULL * total]
+    is_one_empty = any(held is not None and held <= _IDLE_MIB * _MIB for _, held, _ in used)
+    if len(full) <= taken or not is_one_empty:
+        return
+    names = [f"GPU {gpu.index}" for gpu in full]
+    shown = [
+        seen.evidence for seen in case.seen if seen.subject in names and seen.section == "nvml"
+    ]
+    finding = row.fail(
+        f"{', '.join(names)} are full and another card is empty, and the server was to use {taken}:"
+        " other programs hold the rest.",
+        *list(dict.fromkeys(shown))[:4],
+    )
+    yield likely(finding, "the processes that hold the memory are not listed")
 
 
 @rule("neighbour")
