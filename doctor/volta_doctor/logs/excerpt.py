@@ -17,7 +17,7 @@ WHOLE = 2 << 20  # bytes of a text that is looked at whole
 _TAIL = 1 << 18
 _BEFORE = 8  # lines of context
 _LINES_OF_A_WORD = 800
-_MOST_LINES = 20_000
+_MOST_LINES = 12_000
 _START = 1 << 16
 _STRANGE = bytes(byte for byte in range(32) if byte not in b"\t\n\v\f\r\b\x07\x1b") + b"\x7f"
 

@@ -20,14 +20,16 @@ def acquitted(case: Case, findings: Iterable[Finding]) -> Iterator[Finding]:
     One card that halts may be a broken card. Several at once, in a load that runs with a flag of
     the server changed, were stopped by that load.
     """
-    log = case.facts.kernel_log.data
-    xids = events.xids(log) if log else []
-    halted = {xid.bus for xid in xids} if {xid.number for xid in xids} == {_HALTED} else set()
-    software = len(halted) > 1 and (
-        _SWITCH in decided(case) or case.found("custom-allreduce-capture")
-    )
     for finding in findings:
-        if software and finding.id == "xid-fatal" and finding.status is Status.FAIL:
+        blamed = finding.id == "xid-fatal" and finding.status is Status.FAIL
+        if blamed and _is_software(case):
             said = f"{finding.message} {_WHY}"
             finding = structs.replace(finding, status=Status.INFO, message=said)
         yield finding
+
+
+def _is_software(case: Case) -> bool:
+    if _SWITCH not in decided(case) and not case.found("custom-allreduce-capture"):
+        return False
+    xids = events.xids(case.facts.kernel_log.need())
+    return {xid.number for xid in xids} == {_HALTED} and len({xid.bus for xid in xids}) > 1

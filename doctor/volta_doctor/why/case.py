@@ -102,6 +102,7 @@ class Case:
         """As which host the facts are judged: as one with Volta cards, unless others are named."""
         figures = compat().gpus.capabilities.values()
         names = [card for card in self.cards if card not in figures]
+        names = [name for name in names if not any(name in n and name != n for n in names)]
         named = ", ".join(names) or f"a card of capability {', '.join(self.cards)}"
         if self.card == "other":
             reason = f"the text names {named}: no Volta card, and the rules are for Volta"

@@ -1,6 +1,7 @@
 """Lines of the kernel, from dmesg, journalctl or syslog, with whatever stands before them."""
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 from datetime import datetime
 
@@ -16,6 +17,8 @@ _HINTS = (
 )  # fmt: skip
 _KERNEL = re.compile("|".join(map(re.escape, _HINTS)), re.IGNORECASE)
 _CONTINUED = re.compile(r"\s*NVRM:\s+(?!Xid|GPU|The NVIDIA)|\s{8,}\S")
+_FIGURES = re.compile(r"[\da-f.:]+")  # what differs between lines of one kind
+_MOST_OF_A_KIND = 500
 _SECONDS = re.compile(r"\[\s*(\d+\.\d+)\]")
 _DATES = (
     (re.compile(r"\w{3} \w{3}\s+\d{1,2} \d{2}:\d{2}:\d{2} \d{4}"), "%a %b %d %H:%M:%S %Y"),
@@ -43,6 +46,7 @@ def kernel_log(text: Text) -> Iterator[Part]:
             found.append((line, LogLine(max(0.0, (time or 0.0) - (first or 0.0)), line.body)))
         elif found and line.number == found[-1][0].number + 1 and _CONTINUED.match(line.text):
             found[-1] = (line, _joined(found[-1][1], line))
+    found = _without_storms(found)
     if found:
         lines = [_marked(entry) for _, entry in found]
         facts = Facts(
@@ -53,6 +57,18 @@ def kernel_log(text: Text) -> Iterator[Part]:
             for (line, _), entry in zip(found, lines, strict=True)
         ]
         yield Part(facts, JUDGES, seen)
+
+
+def _without_storms(found: list[tuple[Line, LogLine]]) -> list[tuple[Line, LogLine]]:
+    """Return the first few hundred lines of each kind: more of them tell no more."""
+    kinds: Counter[str] = Counter()
+    kept = []
+    for line, entry in found:
+        kind = _FIGURES.sub("", entry.text)
+        kinds[kind] += 1
+        if kinds[kind] <= _MOST_OF_A_KIND:
+            kept.append((line, entry))
+    return kept
 
 
 def _goes_on(last: Line, line: Line) -> bool:
