@@ -19,3 +19,4 @@ GARBAGE = re.compile(
     r"|乱码|!{12,}|\b([a-wyz])\1{15,}\b|\b(([a-z])(?!\3)[a-z]{1,11})\2{4,}\b|[?@]{16,}",
     FLAGS,
 )
+SLOW = re.compile(r"(?<![\d.])0\.\d+ ?(?:tok(?:en)?s?|t) ?(?:/|per) ?s", FLAGS)

@@ -15,7 +15,7 @@ from volta_doctor.findings import Evidence, Finding
 from volta_doctor.why.case import Case
 from volta_doctor.why.conditions import NAMED
 from volta_doctor.why.rules import likely, possible, rule
-from volta_doctor.why.rules.experiments import decided
+from volta_doctor.why.rules.experiments import WRONG, Switch, decided, gone_with, named
 from volta_doctor.why.trouble import FLAGS, HANGS
 from volta_doctor.why.words import lines
 
@@ -116,14 +116,18 @@ def _is_group(case: Case) -> bool:
     return NAMED["several-gpus"](case) or bool(lines(case, _GROUP, 1))
 
 
+def _has_own_all_reduce(case: Case) -> bool:
+    off = case.flags.disable_custom_all_reduce or lines(case, _CUSTOM_OFF, 1)
+    return bool(lines(case, _ENGINE, 1)) and not off
+
+
 @rule("custom-allreduce-topology")
 def custom_allreduce(case: Case, row: Row) -> Iterator[Finding]:
     """An engine with an all-reduce of its own stands still on cards without NVLink."""
     stall, spin = _stall(case), _spin(case)
-    if not (stall or case.found("cuda-graph-capture")) or not lines(case, _ENGINE, 1):
+    if not (stall or case.found("cuda-graph-capture")) or not _has_own_all_reduce(case):
         return
-    off = case.flags.disable_custom_all_reduce or lines(case, _CUSTOM_OFF, 1)
-    if off or not _unlinked(case) or not _is_group(case):
+    if not _unlinked(case) or not _is_group(case):
         return
     seen = dict.fromkeys([*stall, *spin, *lines(case, re.compile("NVLink", FLAGS), 1)])
     told = " and spins" if spin else ""
@@ -182,3 +186,30 @@ def one_rank_left(case: Case, row: Row) -> Iterator[Finding]:
         yield likely(finding, "why that rank left is not in the text")
     else:
         yield possible(finding, "the text does not say that the group stands still")
+
+
+_ONE_CARD = Switch(
+    "p2p-broken",
+    named(
+        r"\b(?:a |on )?(?:single|one|1) (?:GPU|card)\b|单卡|CUDA_VISIBLE_DEVICES=\d(?:[^,\d]|$)"
+        r"|(?:tensor[-_]parallel[-_]size|--?tp(?:-size)?|\bTP)[ =]?1\b|-sm none|--split-mode none"
+    ),
+    "The answers are wrong on several cards and right on one.",
+    WRONG,
+)
+
+
+@rule("custom-allreduce-topology")
+def right_on_one_card(case: Case, row: Row) -> Iterator[Finding]:
+    """What the engine's own all-reduce adds up is wrong, or what it was given."""
+    if _has_own_all_reduce(case) and (seen := gone_with(case, _ONE_CARD)):
+        why = "a split that does not fit the model is wrong on several cards too"
+        yield possible(row.fail(_ONE_CARD.says, *dict.fromkeys(seen)), why)
+
+
+@rule("p2p-broken")
+def right_without_peers(case: Case, row: Row) -> Iterator[Finding]:
+    """What comes from the other card is wrong, and no tool that copies says so."""
+    if not _has_own_all_reduce(case) and (seen := gone_with(case, _ONE_CARD)):
+        why = "no test of a copy between two cards is shown"
+        yield possible(row.fail(_ONE_CARD.says, *dict.fromkeys(seen)), why)

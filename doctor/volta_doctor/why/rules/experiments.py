@@ -18,8 +18,9 @@ from volta_doctor.logs.text import Line, Text
 from volta_doctor.why.case import Case
 from volta_doctor.why.commands import command_of
 from volta_doctor.why.last_resort import is_error
+from volta_doctor.why.outcomes import outcome_of
 from volta_doctor.why.rules import likely, rule
-from volta_doctor.why.trouble import FLAGS, GARBAGE, HANGS
+from volta_doctor.why.trouble import FLAGS, GARBAGE, HANGS, SLOW
 
 # Answers that are wrong, in words and in figures: a score of 0, a value that is none.
 _NO_VALUE = re.compile(
@@ -27,7 +28,6 @@ _NO_VALUE = re.compile(
     r"|\|\s*(?:acc|acc_norm|exact_match)\s*\|[^\n]*\b0\.0+\b",
     FLAGS,
 )
-_SLOW = re.compile(r"(?<![\d.])0\.\d+ ?(?:tok(?:en)?s?|t) ?(?:/|per) ?s", FLAGS)
 
 
 class Switch(NamedTuple):
@@ -43,15 +43,16 @@ class Switch(NamedTuple):
     faults: tuple[re.Pattern[str], ...] = ()
 
 
-def _name(pattern: str) -> re.Pattern[str]:
+def named(pattern: str) -> re.Pattern[str]:
+    """Compile the ways in which people write a switch."""
     return re.compile(pattern, FLAGS)
 
 
-_WRONG = (GARBAGE, _NO_VALUE)
+WRONG = (GARBAGE, _NO_VALUE)
 SWITCHES = (
     Switch(
         "p2p-broken",
-        _name(
+        named(
             r"NCCL_P2P_DISABLE['\"]?(?:=|: ?) ?['\"]?1|NCCL_P2P_LEVEL=(?:LOC|0)\b"
             r"|GGML_CUDA_NO_PEER_COPY\S*"
             r"|(?:disabl\w+|turn\w* off|switch\w* off) (?:NCCL )?(?:P2P|peer[- ]to[- ]peer)\b"
@@ -62,7 +63,7 @@ SWITCHES = (
     ),
     Switch(
         "custom-allreduce-topology",
-        _name(
+        named(
             r"--disable-custom-all-?reduce|disable_custom_all_reduce['\"]?[=:] ?True"
             r"|(?:disabl\w+|turn\w* off|switch\w* off) (?:the )?custom all[-_ ]?reduce"
             r"|custom all[-_ ]?reduce (?:is |was )?(?:disabled|(?:turned |switched )?off)\b"
@@ -71,7 +72,7 @@ SWITCHES = (
     ),
     Switch(
         "iommu",
-        _name(
+        named(
             r"iommu=pt|(?:intel|amd)_iommu=off"
             r"|(?:disabl\w+|turn\w* off|switch\w* off) (?:the )?(?:IOMMU|VT-d|AMD-Vi)\b"
             r"|(?:IOMMU|VT-d|AMD-Vi) (?:is |was )?(?:disabled|(?:turned |switched )?off)\b"
@@ -80,7 +81,7 @@ SWITCHES = (
     ),
     Switch(
         "acs",
-        _name(
+        named(
             r"(?:disabl\w+|turn\w* off|switch\w* off) (?:the )?(?:PCIe )?ACS\b"
             r"|\bACS (?:is |was )?(?:disabled|(?:turned |switched )?off)\b"
         ),
@@ -88,7 +89,7 @@ SWITCHES = (
     ),
     Switch(
         "cuda-graph-capture",
-        _name(
+        named(
             r"--enforce-eager|enforce_eager['\"]?[=:] ?True|--disable-cuda-graph"
             r"|cudagraph_mode['\"]?[=:] ?['\"]?NONE|GGML_CUDA_DISABLE_GRAPHS=1"
             r"|without CUDA graphs?|CUDA graphs? (?:disabled|(?:turned |switched )?off)"
@@ -98,70 +99,27 @@ SWITCHES = (
     ),
     Switch(
         "fp16-overflow",
-        _name(
+        named(
             r"dtype['\"]?[ =:]{1,2} ?['\"]?(?:torch\.)?(?:bfloat16|bf16|float32|fp32|float)\b"
             r"|\b(?:with|in|using|to) (?:bfloat16|bf16|float32|fp32)\b|--(?:bf16|fp32)\b"
         ),
         "The values are wrong in float16, and right in a type of more range.",
-        _WRONG,
+        WRONG,
     ),
     Switch(
         "attn-backend-nan",
-        _name(
+        named(
             r"(?:-fa|--flash-attn|flash_attn|FLASH_ATTENTION)[ =](?:off|0|false)\b"
             r"|(?:without|don't use|no|disabl\w+) (?:-fa\b|flash[- ]attention)"
             r"|flash[- ]attention (?:is |was )?(?:disabled|(?:turned |switched )?off)\b"
         ),
         "With flash attention the answers are wrong, and without it right.",
-        _WRONG,
+        WRONG,
     ),
 )
 
 # ---- What a sentence tells.
 
-_FAULT = (
-    r"(?:hang\w*|stalls?|stuck|xids?|nans?|garbage|gibberish|errors?|problems?|issues?|crash\w*"
-    r"|deadlocks?)"
-)
-_GOOD = (
-    rf"(?:\bno|\bwithout|\bnot|n't)(?: (?:longer|more|further|any|a))*? {_FAULT}\b"
-    rf"|\b{_FAULT}(?: (?:is|are|was|were|has|have))? (?:now )?"
-    r"(?:gone|goes away|went away|disappear\w*|vanish\w*|solved|fixed|resolved)\b"
-)
-_BAD = (
-    r"(?:\bno|\bnot|n't|\bnone|\bnothing|\bneither|\bnever)(?: \w+){0,2}? (?:help\w*|work\w*"
-    r"|fix\w*|solv\w*|resolv\w*|chang\w*|start\w*|finish\w*|complet\w*|enough|effect|difference"
-    r"|luck|better|improvement|success)\b"
-    r"|\bno (?:effect|help|difference|change|luck|improvement)\b|\bstill\b|\buseless\b|\bin vain\b"
-    r"|\bsame (?:error|problem|issue|hang|result|thing|behaviou?r|output)\b"
-    r"|\bfail(?:s|ed)?\b|\bcrash(?:es|ed)?\b|\bsegfaults?\b|\bgarbage\b|\bgibberish\b|\bNaNs?\b"
-    rf"|没用|无效|不行|没有(?:效果|用|帮助)|仍然|依然|依旧|还是|{_SLOW.pattern}|{HANGS.pattern}"
-)
-_FINE = (
-    r"\b(?:works?|worked|working|fine|normal(?:ly)?|ok(?:ay)?|complete[sd]?|finish(?:es|ed)"
-    r"|pass(?:es|ed)|starts|started|success\w*|succeeds?|solve[sd]?|fix(?:e[sd])?|resolve[sd]?"
-    r"|help(?:s|ed)|cure[sd]?|lets|loads|loaded|ran|runs?(?! out)|comes up|came up"
-    r"|gets (?:past|through|further|it)|ma(?:kes|de) it|goes away|correct(?:ly)?|coherent"
-    r"|sensible|readable|sane|as (?:it should|expected)|recovers|serves|good|gone"
-    r"|captur\w+ (?:takes |in |done|\d)|\d+(?:\.\d+)? ?(?:tok(?:en)?s?|t)/s|[1-9][\d.]* ?GB/s)"
-    r"|正常|解决|就好|可以|就能|有效|没问题|没有问题|成功"
-)
-_OUTCOME = re.compile(f"(?P<good>{_GOOD})|(?P<bad>{_BAD})|(?P<fine>{_FINE})", FLAGS)
-_ADVICE = re.compile(r"\b(?:may|might|should|could|would|usually|often|maybe|to) (?:\w+ )?$", FLAGS)
-_END = re.compile(r"[.;!?](?=\s|$)|[。；！？]")
-# Between an outcome and the switch behind it: the outcome is that of the switch.
-_JOINED = re.compile(
-    r"\b(?:with|using|via|by|after|once|when|setting|adding|under|despite|even|unless|until|without"
-    r"|thanks to)\b|[:(=>]|加|用|设",
-    FLAGS,
-)
-# Right before the switch: what follows is told of its absence.
-_WITHOUT = re.compile(
-    r"(?:\b(?:without|unless|w/o|until|remov\w+|dropp\w+|unsett?\w*)|不加|没有|除非|去掉)"
-    r"(?: (?:I|we|you|the|set|setting|add|adding|using|passing))*\W*$",
-    FLAGS,
-)
-_REACH, _BACK = 100, 70  # characters around a switch in which its outcome stands
 # What an engine reports of its own settings tells of no experiment.
 _LOGGED = re.compile(
     r"^\W*(?:INFO|DEBUG|WARN(?:ING)?|ERROR)\b|\b(?:INFO|DEBUG|WARNING|ERROR)\b.{0,60}\.(?:py|go|c\w)\b"
@@ -188,32 +146,9 @@ def _told(text: Text, at: int, switch: Switch) -> Iterator[Outcome]:
         before, after = line.text[: match.start()], line.text[match.end() :]
         if following and goes_on:
             after = f"{after} {following.text}"
-        is_gone = _outcome(before, after)
+        is_gone = outcome_of(before, after)
         if is_gone is not None:
             yield Outcome(is_gone, [text.evidence(line)])
-
-
-def _outcome(before: str, after: str) -> bool | None:
-    """Read the outcome of a switch from the text around it; None where there is none."""
-    end = _END.search(after)
-    sentence = after[: end.start()] if end else after
-    if end and end[0] in "?？":
-        return None
-    sign = _is_good(_OUTCOME.search(sentence[:_REACH]))
-    if sign is None:
-        own = _END.split(before)[-1][-_BACK:]
-        found = list(_OUTCOME.finditer(own))
-        if found and _JOINED.search(own[found[-1].end() :]):
-            sign = _is_good(found[-1])
-    if sign is None and end:
-        sign = _is_good(_OUTCOME.match(after[end.end() :].lstrip(" \"'`")[:_REACH]))
-    return (not sign if _WITHOUT.search(before) else sign) if sign is not None else None
-
-
-def _is_good(found: re.Match[str] | None) -> bool | None:
-    if not found or _ADVICE.search(found.string[: found.start()]):
-        return None
-    return not found["bad"]
 
 
 # ---- What two runs show.
@@ -261,7 +196,7 @@ def _runs(text: Text, switch: Switch) -> list[_Run]:
 
 def _shown(text: Text, switch: Switch) -> Outcome | None:
     """Compare a run without the switch that goes wrong with one that has it."""
-    faults = switch.faults or (HANGS, GARBAGE, _SLOW, _NO_VALUE)
+    faults = switch.faults or (HANGS, GARBAGE, SLOW, _NO_VALUE)
     runs = _runs(text, switch)
     with_it = [run for run in runs if _is_set(switch, run.head.text)]
     for run in with_it:
@@ -281,7 +216,7 @@ def _shown(text: Text, switch: Switch) -> Outcome | None:
 def _is_set(switch: Switch, head: str) -> bool:
     """Say whether a command sets a switch; a line that also tells the outcome is a sentence."""
     match = switch.name.search(head)
-    return bool(match and _outcome(head[: match.start()], head[match.end() :]) is None)
+    return bool(match and outcome_of(head[: match.start()], head[match.end() :]) is None)
 
 
 def _name_in(switch: Switch, line: Line) -> str:
@@ -295,21 +230,25 @@ def _name_in(switch: Switch, line: Line) -> str:
 @lru_cache(maxsize=1)
 def decided(case: Case) -> dict[str, list[Evidence]]:
     """Return the causes that experiments in a case decide, with the lines that do."""
-    found = {}
-    for switch in SWITCHES:
-        is_named = case.lines(switch.name.pattern.replace(" ", r"\x20"), 1)  # fast, in any log
-        seen = list(_outcomes(case, switch)) if is_named else []
-        if seen and all(outcome.is_gone for outcome in seen) and _is_faulty(case, switch):
-            found[switch.decides] = [e for outcome in seen for e in outcome.evidence][:6]
-    return found
+    found = {switch.decides: gone_with(case, switch) for switch in SWITCHES}
+    return {decides: seen for decides, seen in found.items() if seen}
+
+
+def gone_with(case: Case, switch: Switch) -> list[Evidence]:
+    """Return the lines by which the fault is gone with a switch, and nothing speaks against it."""
+    is_named = case.lines(switch.name.pattern.replace(" ", r"\x20"), 1)  # fast, in any log
+    seen = list(_outcomes(case, switch)) if is_named else []
+    if not all(outcome.is_gone for outcome in seen) or not _is_faulty(case, switch):
+        return []
+    return [e for outcome in seen for e in outcome.evidence][:6]
 
 
 def _outcomes(case: Case, switch: Switch) -> Iterator[Outcome]:
     for text in case.printed:
-        named = [at for at, line in enumerate(text.lines) if switch.name.search(line.text)]
-        for at in named:
+        places = [at for at, line in enumerate(text.lines) if switch.name.search(line.text)]
+        for at in places:
             yield from _told(text, at, switch)
-        if named and (shown := _shown(text, switch)):
+        if places and (shown := _shown(text, switch)):
             yield shown
 
 
