@@ -12,7 +12,7 @@ from typing import BinaryIO, cast
 
 STDIN = "stdin"
 _PIECE = 1 << 20
-_LONGEST_LINE = 8 << 20  # what is longer is cut: it is no text
+_LONGEST_LINE = 2 << 20  # what is longer is cut into lines of its own
 _MAGICS: dict[bytes, Callable[[BinaryIO], object]] = {
     b"\x1f\x8b": gzip.open,
     b"BZh": bz2.open,
@@ -72,7 +72,10 @@ def _whole_lines(file: BinaryIO) -> Iterator[bytes]:
         if end:
             yield rest + piece[:end]
             rest = piece[end:]
-        elif len(rest) < _LONGEST_LINE:
+        else:
             rest += piece
+        if len(rest) > _LONGEST_LINE:
+            yield rest
+            rest = b""
     if rest:
         yield rest

@@ -79,7 +79,8 @@ class _Page(NamedTuple):
         fine = [finding for finding in report.findings if finding.status is Status.OK]
         if fine:
             yield from self.item("in order", self.listed(fine), 0)
-        yield from self.item("judged as", report.profile.reason, 0)
+        if report.findings:
+            yield from self.item("judged as", report.profile.reason, 0)
         for note in report.notes:
             yield from self.item("note", note, 0)
         if found and found[0].missing:

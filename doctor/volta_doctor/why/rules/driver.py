@@ -41,6 +41,7 @@ _REBOOTED = re.compile(
 )
 _EARLY = re.compile(r"\[\s*(\d{1,3})\.\d+\].*API mismatch")
 _EARLY_S = 120  # after the start of the kernel nobody has upgraded anything yet
+_FIELD = re.compile(r"^\W*(Start-Date|Commandline|Upgrade|Install|Remove|Purge|End-Date): ")
 _UNATTENDED = re.compile(r"^\W*Commandline: .*unattended-upgrade", re.IGNORECASE)
 _REPLACED = re.compile(r"^\W*(?:Upgrade|Install): .*?\b((?:lib)?nvidia-[\w-]+)\S*\s*\(([^)]*)\)")
 
@@ -128,14 +129,17 @@ def driver_mixed_sources(case: Case, row: Row) -> Iterator[Finding]:
 def unattended_upgrades(case: Case, row: Row) -> Iterator[Finding]:
     """The history of apt names who replaced which packages."""
     by: Evidence | None = None
+    field, at = "", None  # a field of the history, whose line may be broken
     for line, evidence in every_line(case):
-        if "Start-Date:" in line:
+        begins = _FIELD.match(line)
+        field, at = (line, evidence) if begins or at is None else (f"{field} {line}", at)
+        if begins and begins[1] == "Start-Date":
             by = None
-        elif _UNATTENDED.search(line):
-            by = evidence
-        elif by and (replaced := _REPLACED.search(line)):
+        elif _UNATTENDED.search(field):
+            by = at
+        elif by and (replaced := _REPLACED.search(field)):
             text = f"unattended-upgrades has replaced {replaced[1]} ({replaced[2]})."
-            yield row.warn(text, by, evidence)
+            yield row.warn(text, by, at)
             return
 
 
