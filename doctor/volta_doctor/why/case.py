@@ -1,24 +1,22 @@
 """A case: all texts that belong together, and what was read from them."""
 
 import re
-from collections.abc import Iterable
-from functools import cached_property
+from collections.abc import Iterable, Iterator
+from functools import cache, cached_property
+from itertools import groupby, islice
 from typing import NamedTuple
-
-from msgspec import structs
 
 from volta_doctor.catalog import compat
 from volta_doctor.catalog.why import Message, Symptom
-from volta_doctor.checks.gpu import subject
 from volta_doctor.facts.model import Facts
 from volta_doctor.facts.nvml import value
 from volta_doctor.facts.serve.engines import Flags
 from volta_doctor.findings import Evidence
-from volta_doctor.logs.parts import Config, Listed, Part, Seen, merged, section
+from volta_doctor.logs.parts import Config, Listed, Part, Seen, merged
 from volta_doctor.logs.patterns import Pattern
-from volta_doctor.logs.text import Joined, Squeezed, Text
+from volta_doctor.logs.text import Joined, Line, Squeezed, Text
 from volta_doctor.profile import Profile
-from volta_doctor.why import gpus
+from volta_doctor.why import gpus, sieve
 
 _PROFILE = "text"
 # Series without a Volta card, but for those that compat.yaml lists by name.
@@ -53,7 +51,8 @@ class Case:
         self.texts = sorted(texts, key=lambda text: text.is_source)
         self.parts = list(parts)
         self.facts = merged([*([Part(facts)] if facts else []), *self.parts])
-        self.facts = _completed(self.facts, self.card)
+        self.facts = gpus.completed(self.facts, self.card != "other")
+        self._lines: dict[tuple[str | re.Pattern[str], int], list[Evidence]] = {}
         self.said: list[Said] = []
         self.symptoms: dict[str, tuple[Symptom, Hit]] = {}
 
@@ -64,8 +63,8 @@ class Case:
 
     @cached_property
     def joined(self) -> list[Joined]:
-        """The texts that programs and people have written, as bytes."""
-        return [Joined(text) for text in self.printed]
+        """The texts as bytes."""
+        return [Joined(text) for text in self.texts]
 
     @cached_property
     def squeezed(self) -> list[tuple[Text, Squeezed]]:
@@ -86,7 +85,7 @@ class Case:
         """The compute capabilities of the cards, as far as they are known."""
         nvml = self.facts.nvml.data
         found = {value(gpu.compute_capability) for gpu in nvml.gpus} if nvml else set()
-        found |= {capability_of(card) for card in self.cards}
+        found |= {gpus.capability_of(card) for card in self.cards}
         return {capability for capability in found if capability}
 
     @property
@@ -142,56 +141,68 @@ class Case:
         """Say whether a message of a diagnosis was found."""
         return any(said.check_id == check_id for said in self.said)
 
-    def lines(self, pattern: str, most: int = 3) -> list[Evidence]:
-        """Return the first lines that hold a pattern (as in the tables)."""
-        hit = find(self, Pattern(pattern), most)
-        return hit.evidence if hit else []
+    def each_line(self, sources: bool = False) -> Iterator[tuple[Text, Line]]:
+        """Yield all lines in order, with their text: for what several lines in a row tell.
+
+        What is set, and not what is said, may also stand in `sources` of programs.
+        """
+        for text in self.texts if sources else self.printed:
+            for line in text.lines:
+                yield text, line
+
+    def matching(
+        self, regex: re.Pattern[str], sources: bool = False
+    ) -> Iterator[tuple[re.Match[str], Evidence]]:
+        """Yield all matches of a regex within lines, in order; `sources` as for each_line."""
+        for joined in self.joined:
+            text = joined.text
+            if text.is_source and not sources:
+                continue
+            for line in sieve.lines(joined, regex):
+                for match in regex.finditer(line.text):
+                    yield match, text.evidence(line)
+
+    def lines(self, pattern: str | re.Pattern[str], most: int = 2) -> list[Evidence]:
+        """Return the first lines in which a pattern is found.
+
+        A `str` is one of the tables' kind: it fits with any blanks, and in broken lines too. A
+        regex is for what people say, and must fit a line as it stands.
+        """
+        key = pattern, most
+        if key not in self._lines:
+            if isinstance(pattern, str):
+                hit = find(self, _compiled(pattern), most)
+                self._lines[key] = hit.evidence if hit else []
+            else:
+                found = (evidence for _, evidence in self.matching(pattern))
+                self._lines[key] = list(islice((seen for seen, _ in groupby(found)), most))
+        return self._lines[key]
 
     def groups(self, pattern: str) -> dict[str, str] | None:
         """Return the named groups of a pattern's first match; None where it matches nowhere."""
-        hit = find(self, Pattern(pattern), 1)
+        hit = find(self, _compiled(pattern), 1)
         return hit.groups if hit else None
 
 
-def _completed(facts: Facts, card: str) -> Facts:
-    """Tell each GPU's generation by its name, else by what the texts name, and its number.
-
-    A matrix that nvidia-smi prints names GPUs by their index.
-    """
-    nvml, topo = facts.nvml.data, facts.topo.data
-    if nvml is None:
-        return facts
-    assumed = None if card == "other" else compat().volta.compute_capability
-    told = [
-        gpu
-        if gpu.compute_capability is not None
-        else structs.replace(
-            gpu, compute_capability=capability_of(name) if (name := value(gpu.name)) else assumed
-        )
-        for gpu in gpus.numbered(nvml.gpus)
-    ]
-    found = {"nvml": section(structs.replace(nvml, gpus=told))}
-    if topo:
-        names = {f"GPU {gpu.index}": subject(gpu) for gpu in told}
-        uuids = [names.get(uuid, uuid) for uuid in topo.uuids]
-        found["topo"] = section(structs.replace(topo, uuids=uuids))
-    return structs.replace(facts, **found)
+@cache
+def _compiled(source: str) -> Pattern:
+    return Pattern(source)
 
 
 def find(case: Case, pattern: Pattern, most: int = 3) -> Hit | None:
-    """Look for a pattern in all lines, then in the texts without their line ends."""
-    first: dict[str, str] = {}
-    seen: list[Evidence] = []
-    count, order = 0, (0, 0)
-    for number, text in enumerate(case.joined):
-        for groups, at in pattern.lines(text.data):
-            line = text.line(at)
-            count += 1
-            if count == 1:
-                first, order = groups, (number, line.number)
-            if count <= most:
-                seen.append(text.text.evidence(line))
-    return Hit(first, seen, count, order) if count else find_broken(case, pattern)
+    """Look for the first lines with a pattern, else for one in the texts without line ends."""
+    found = (
+        (groups, (number, text.line(at)), text)
+        for number, text in enumerate(case.joined)
+        if not text.text.is_source
+        for groups, at in pattern.lines(text.data)
+    )
+    first = list(islice(found, most))
+    if not first:
+        return find_broken(case, pattern)
+    groups, (number, line), _ = first[0]
+    seen = [text.text.evidence(line) for _, (_, line), text in first]
+    return Hit(groups, seen, len(first), (number, line.number))
 
 
 def find_broken(case: Case, pattern: Pattern) -> Hit | None:
@@ -208,13 +219,3 @@ def find_broken(case: Case, pattern: Pattern) -> Hit | None:
                     groups, [text.evidence(n) for n in lines[:6]], 1, (number, lines[0].number)
                 )
     return None
-
-
-def capability_of(name: str) -> str | None:
-    """Return the compute capability of a card by its name (compat.yaml), or of `7.0` itself."""
-    words = " ".join(name.lower().replace("-", " ").split())
-    known = compat().gpus.capabilities
-    if words in known.values():
-        return words
-    like = [card for card in known if f" {card} " in f" {words} "]
-    return known[max(like, key=len)] if like else None

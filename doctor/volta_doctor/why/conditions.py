@@ -1,12 +1,10 @@
 """The conditions of a message's `when` and `unless`; catalog/why/README.md lists them."""
 
 from collections.abc import Callable
-from functools import cache
 
 from volta_doctor.facts.topo import SELF
-from volta_doctor.logs.patterns import Pattern
-from volta_doctor.why.case import Case, find
-from volta_doctor.why.words import ABOUT_GPUS, lines
+from volta_doctor.why.case import Case
+from volta_doctor.why.vocabulary import ABOUT_GPUS
 
 
 def _several_gpus(case: Case) -> bool:
@@ -18,7 +16,7 @@ def _no_nvlink(case: Case) -> bool:
     topo = case.facts.topo.data
     if topo and len(topo.links) > 1:
         return not any(cell.startswith("NV") for row in topo.links for cell in row if cell != SELF)
-    return bool(find(case, Pattern(r"(?:no|without|no active) nvlink|PCIe.{0,24}no NVLink"), 1))
+    return bool(case.lines(r"(?:no|without|no active) nvlink|PCIe.{0,24}no NVLink", 1))
 
 
 NAMED: dict[str, Callable[[Case], bool]] = {
@@ -27,7 +25,7 @@ NAMED: dict[str, Callable[[Case], bool]] = {
     "other-card": lambda case: case.card == "other",
     "several-gpus": _several_gpus,
     "no-nvlink": _no_nvlink,
-    "about-gpus": lambda case: bool(lines(case, ABOUT_GPUS, 1)),
+    "about-gpus": lambda case: bool(case.lines(ABOUT_GPUS, 1)),
 }
 
 
@@ -39,7 +37,7 @@ def is_late(condition: str) -> bool:
 def holds(case: Case, condition: str) -> bool:
     """Say whether a condition holds in a case. Raises ValueError for one that there is not."""
     if condition.startswith("/") and condition.endswith("/"):
-        return find(case, _pattern(condition[1:-1]), 1) is not None
+        return bool(case.lines(condition[1:-1], 1))
     if condition.startswith("found:"):
         return case.found(condition.removeprefix("found:"))
     if condition.startswith("symptom:"):
@@ -47,8 +45,3 @@ def holds(case: Case, condition: str) -> bool:
     if condition not in NAMED:
         raise ValueError(f"no condition {condition!r}; there are {', '.join(NAMED)}")
     return NAMED[condition](case)
-
-
-@cache
-def _pattern(source: str) -> Pattern:
-    return Pattern(source)

@@ -31,7 +31,6 @@ _MOST_EVIDENCE = 8
 _MOST_SUSPECTS = 6  # the likeliest come first
 _SAYS_SO = "the text says so itself"
 _FACTS_DECIDE = "the facts in the text decide it"
-_NO_CARD = "the text does not name the card; on a V100 it is so"
 _NO_RULE = "the line is an error, and no rule knows it"
 _ANYWHERE = (1 << 30, 0)  # behind all that stands somewhere
 
@@ -134,7 +133,7 @@ def _with_places(case: Case, row: Row, finding: Finding) -> Finding:
         finding,
         evidence=places or finding.evidence,
         confidence=Confidence.LIKELY if assumed else Confidence.CERTAIN,
-        because=_NO_CARD if assumed else _FACTS_DECIDE,
+        because=rules.NO_CARD if assumed else _FACTS_DECIDE,
     )
 
 

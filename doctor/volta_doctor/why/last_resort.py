@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from volta_doctor.catalog.why import Symptom
 from volta_doctor.logs.text import Line
 from volta_doctor.why.case import Case, Hit
-from volta_doctor.why.words import ABOUT_GPUS
+from volta_doctor.why.vocabulary import ABOUT_GPUS
 
 _NEAR_BEFORE, _NEAR_AFTER = 60, 30  # lines in which a text says what it is about
 

@@ -10,7 +10,6 @@ from volta_doctor.findings import Evidence
 from volta_doctor.logs.parts import Config
 from volta_doctor.logs.text import Line, Text
 from volta_doctor.why.case import Case
-from volta_doctor.why.words import lines
 
 _TP = re.compile(
     r"tensor[-_]parallel[-_]size['\"]?[ =:]{1,3}(\d+)"
@@ -45,7 +44,7 @@ _CODE = re.compile(r"self\.|torch\.(?:empty|zeros|ones|tensor)|Parameter\(|\.to\
 _MAY_NAME = re.compile(r"\.weight\b|weight_|scale|qzeros|qweight")
 _SHAPE = re.compile(r"[\[(]\s*(\d+(?:\s*,\s*\d+)*)\s*,?\s*[\])]")
 _VALUE = re.compile(r"(?<![\w.\[(,])(\d+\.\d+(?:[eE][-+]?\d+)?|\d+[eE][-+]?\d+)(?![\w.])")
-_MOST_TENSORS = 4_000
+_MOST_TENSORS = 4_000  # more of a listing tell nothing new (ours)
 _REACH = 160  # characters behind a name in which its type, shape and value stand
 
 
@@ -128,7 +127,7 @@ def kv_cache_dtype(case: Case) -> Told | None:
     found = _first(case, _KV)
     if found:
         return found
-    shown = lines(case, _COMMAND, 1)
+    shown = case.lines(_COMMAND, 1)
     return Told("auto", shown) if shown else None
 
 
@@ -141,9 +140,9 @@ def dtype(case: Case) -> str | None:
 @lru_cache(maxsize=1)
 def naming_lines(case: Case) -> list[tuple[Text, Line]]:
     """Return the lines that may name a tensor of a quantised layer: few of them do."""
-    return [
-        (text, line) for text in case.texts for line in text.lines if _MAY_NAME.search(line.text)
-    ]
+    if not case.lines(_MAY_NAME, 1):
+        return []
+    return [(text, line) for text, line in case.each_line() if _MAY_NAME.search(line.text)]
 
 
 @lru_cache(maxsize=1)
@@ -181,10 +180,6 @@ def _each_tensor(case: Case) -> Iterator[Tensor]:
 
 
 def _first(case: Case, pattern: re.Pattern[str]) -> Told | None:
-    for text in case.texts:
-        for line in text.lines:
-            match = pattern.search(line.text)
-            if match:
-                value = next(group for group in match.groups() if group)
-                return Told(value, [text.evidence(line)])
+    for match, evidence in case.matching(pattern, sources=True):
+        return Told(next(filter(None, match.groups())), [evidence])
     return None

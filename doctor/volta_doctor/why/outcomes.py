@@ -2,7 +2,7 @@
 
 import re
 
-from volta_doctor.why.trouble import FLAGS, HANGS, SLOW
+from volta_doctor.why.vocabulary import FLAGS, HANGS, SLOW
 
 _FAULT = (
     r"(?:hang\w*|stalls?|stuck|xids?|nans?|garbage|gibberish|errors?|problems?|issues?|crash\w*"

@@ -23,6 +23,7 @@ _HEADER = re.compile(r"^(?:[\w%]+\s+)*PID(?:\s+[\w%+]+)*\s+(?:CMD|COMMAND|ARGS)$
 _ROW = re.compile(
     r"(?:^|\s)\S+\s+\d+\s+\d+\.\d\s+\d+\.\d\s+\d+\s+\d+\s+\S+\s+[DRSTIZ][\w<+]{0,4}\s+\S+\s+[\d:.]+\s+\S"
 )
+_ANY = re.compile(rf"{_PS.pattern}|PID|{_ROW.pattern}")
 _STATE = re.compile(r"^[DIRSTtXZ][<NLsl+W]{0,4}$")
 
 
@@ -39,12 +40,15 @@ class Process(NamedTuple):
 @lru_cache(maxsize=1)
 def processes(case: Case) -> list[Process]:
     """Return the processes that the texts list."""
-    return [process for text in case.texts for process in _each(text)]
+    return list(_each(case)) if case.lines(_ANY, 1) else []
 
 
-def _each(text: Text) -> Iterator[Process]:
+def _each(case: Case) -> Iterator[Process]:
     columns: tuple[str, ...] = ()
-    for line in text.lines:
+    source = ""
+    for text, line in case.each_line():
+        if text.name != source:
+            source, columns = text.name, ()
         command = command_of(line)
         if command is not None:
             asked = _PS.search(command)

@@ -15,6 +15,7 @@ from volta_doctor.why.case import Case
 
 Rule = Callable[[Case, Row], Iterable[Finding]]
 
+NO_CARD = "the text does not name the card; on a V100 it is so"
 RULES: dict[str, list[Rule]] = {}
 
 
@@ -43,3 +44,8 @@ def likely(finding: Finding, because: str) -> Finding:
 def possible(finding: Finding, because: str) -> Finding:
     """Say that a finding is possible, and why it is no more."""
     return structs.replace(finding, confidence=Confidence.POSSIBLE, because=because)
+
+
+def on_volta(case: Case, finding: Finding) -> Finding:
+    """Say that what is so on a Volta card is only likely where the text names no card."""
+    return finding if case.card == "volta" else likely(finding, NO_CARD)

@@ -16,8 +16,7 @@ from volta_doctor.why.case import Case
 from volta_doctor.why.conditions import NAMED
 from volta_doctor.why.rules import likely, possible, rule
 from volta_doctor.why.rules.experiments import WRONG, Switch, decided, gone_with, named
-from volta_doctor.why.trouble import FLAGS, HANGS
-from volta_doctor.why.words import lines
+from volta_doctor.why.vocabulary import FLAGS, HANGS
 
 _STALLED = "no-answer-from-a-worker"  # the symptom
 # Not a hang of a group: what says so of a tool, a task or a disk.
@@ -101,7 +100,7 @@ def _stall(case: Case) -> list[Evidence]:
     """Return what shows that a group stands still: a waiting worker, people's words."""
     if _STALLED in case.symptoms:
         return case.symptoms[_STALLED][1].evidence[:2]
-    return [seen for seen in lines(case, HANGS) if not _OTHER_HANG.search(seen.text)]
+    return [seen for seen in case.lines(HANGS) if not _OTHER_HANG.search(seen.text)]
 
 
 def _spin(case: Case) -> list[Evidence]:
@@ -109,16 +108,16 @@ def _spin(case: Case) -> list[Evidence]:
     spinning = [card for card in _cards(case) if card.use >= _BUSY and card.waits]
     if len(spinning) > 1:
         return [seen for card in spinning[:2] for seen in card.shown]
-    return lines(case, _SPINS, 1)
+    return case.lines(_SPINS, 1)
 
 
 def _is_group(case: Case) -> bool:
-    return NAMED["several-gpus"](case) or bool(lines(case, _GROUP, 1))
+    return NAMED["several-gpus"](case) or bool(case.lines(_GROUP, 1))
 
 
 def _has_own_all_reduce(case: Case) -> bool:
-    off = case.flags.disable_custom_all_reduce or lines(case, _CUSTOM_OFF, 1)
-    return bool(lines(case, _ENGINE, 1)) and not off
+    off = case.flags.disable_custom_all_reduce or case.lines(_CUSTOM_OFF, 1)
+    return bool(case.lines(_ENGINE, 1)) and not off
 
 
 @rule("custom-allreduce-topology")
@@ -129,7 +128,7 @@ def custom_allreduce(case: Case, row: Row) -> Iterator[Finding]:
         return
     if not _unlinked(case) or not _is_group(case):
         return
-    seen = dict.fromkeys([*stall, *spin, *lines(case, re.compile("NVLink", FLAGS), 1)])
+    seen = dict.fromkeys([*stall, *spin, *case.lines(re.compile("NVLink", FLAGS), 1)])
     told = " and spins" if spin else ""
     finding = row.fail(
         f"The group stands still{told}, its cards have no NVLink, and the engine's own all-reduce"
@@ -145,13 +144,13 @@ def peer_to_peer(case: Case, row: Row) -> Iterator[Finding]:
     if {"acs", "iommu"} & decided(case).keys():
         return
     stall = _stall(case)
-    through = lines(case, re.compile(r"via P2P/(?:IPC|CUMEM|direct)", FLAGS), 1)
+    through = case.lines(re.compile(r"via P2P/(?:IPC|CUMEM|direct)", FLAGS), 1)
     redirected = case.found("acs") or case.found("iommu")
-    engine = lines(case, _ENGINE, 1) and not lines(case, _CUSTOM_OFF, 1)
-    if not (stall or _spin(case)) or lines(case, _NO_PEERS, 1) or not _is_group(case):
+    engine = case.lines(_ENGINE, 1) and not case.lines(_CUSTOM_OFF, 1)
+    if not (stall or _spin(case)) or case.lines(_NO_PEERS, 1) or not _is_group(case):
         return
     if not (_unlinked(case) or redirected) or not (
-        redirected or (lines(case, _NCCL, 1) and not engine)
+        redirected or (case.lines(_NCCL, 1) and not engine)
     ):
         return
     why = "the bridges or the IOMMU redirect it" if redirected else "the cards have no NVLink"
@@ -171,10 +170,10 @@ def one_rank_left(case: Case, row: Row) -> Iterator[Finding]:
     if (
         len(idle) == 1
         and len(busy) > 1
-        and (stall or lines(case, _ENGINE, 1) or lines(case, _SPREADS, 1))
+        and (stall or case.lines(_ENGINE, 1) or case.lines(_SPREADS, 1))
     ):
         seen = [*idle[0].shown, *busy[0].shown, *busy[1].shown, *stall[:1]]
-    elif stall and (told := lines(case, _ONE_IDLE, 1)):
+    elif stall and (told := case.lines(_ONE_IDLE, 1)):
         seen = [*told, *stall[:1]]
     else:
         return

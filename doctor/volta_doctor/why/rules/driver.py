@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import NamedTuple
 
 from volta_doctor.catalog import Row, checks
@@ -36,7 +37,7 @@ _ON_DISK = re.compile(rf"^\W*version:\s+({_VERSION})\s*$")
 _REBOOTED = re.compile(
     r"\brebooted\b|\b(?:after|since) (?:a |the |every |several |multiple )?reboot"
     r"|\b(?:tried|even) (?:a )?reboot|reboot(?:ing)? (?:did|does|do)(?:n't| not)"
-    r"|\u91cd\u542f(?:\u540e|\u8fc7|\u4e86|\u4ecd)",
+    r"|重启(?:后|过|了|仍)",
     re.IGNORECASE,
 )
 _EARLY = re.compile(r"\[\s*(\d{1,3})\.\d+\].*API mismatch")
@@ -88,17 +89,18 @@ def driver_half_installed(case: Case, row: Row) -> Iterator[Finding]:
         yield row.fail(f"{text}: the new module was never installed.", on_disk[1])
         return
     text = f"Module {versions.module} is loaded beside libraries {versions.library}"
-    for line, evidence in every_line(case):
-        early = _EARLY.search(line)
-        if early and int(early[1]) < _EARLY_S:
-            text += f" {early[1]} s after the boot: the boot loads the old module."
-        elif _REBOOTED.search(line):
-            text += " after a reboot: the new module was never installed."
-        else:
-            continue
-        why = "an old module in the initramfs does the same as one that was never replaced"
-        yield likely(row.fail(text, evidence, *versions.evidence), why)
+    early = next(((m, e) for m, e in case.matching(_EARLY) if int(m[1]) < _EARLY_S), None)
+    rebooted = case.lines(_REBOOTED, 1)
+    if early:
+        text += f" {early[0][1]} s after the boot: the boot loads the old module."
+        seen = early[1]
+    elif rebooted:
+        text += " after a reboot: the new module was never installed."
+        seen = rebooted[0]
+    else:
         return
+    why = "an old module in the initramfs does the same as one that was never replaced"
+    yield likely(row.fail(text, seen, *versions.evidence), why)
 
 
 @rule("reboot-pending")
@@ -129,17 +131,21 @@ def driver_mixed_sources(case: Case, row: Row) -> Iterator[Finding]:
 def unattended_upgrades(case: Case, row: Row) -> Iterator[Finding]:
     """The history of apt names who replaced which packages."""
     by: Evidence | None = None
-    field, at = "", None  # a field of the history, whose line may be broken
-    for line, evidence in every_line(case):
-        begins = _FIELD.match(line)
-        field, at = (line, evidence) if begins or at is None else (f"{field} {line}", at)
+    field: str = ""
+    at: Evidence | None = None  # a field of the history, whose line may be broken
+    for text, line in case.each_line() if case.lines("unattended-upgrade", 1) else ():
+        begins = _FIELD.match(line.text)
+        if begins or at is None:
+            field, at = line.text, text.evidence(line)
+        else:
+            field = f"{field} {line.text}"
         if begins and begins[1] == "Start-Date":
             by = None
         elif _UNATTENDED.search(field):
             by = at
         elif by and (replaced := _REPLACED.search(field)):
-            text = f"unattended-upgrades has replaced {replaced[1]} ({replaced[2]})."
-            yield row.warn(text, by, at)
+            said = f"unattended-upgrades has replaced {replaced[1]} ({replaced[2]})."
+            yield row.warn(said, by, at)
             return
 
 
@@ -151,6 +157,7 @@ def driver_too_old(case: Case, row: Row) -> Iterator[Finding]:
             yield row.fail(finding.message, *finding.evidence)
 
 
+@lru_cache(maxsize=1)
 def _versions(case: Case) -> Versions | None:
     """Return the versions of both sides, if the case names both and they differ."""
     module = next(filter(None, (_named(case, pattern) for pattern in _LOADED)), None)
@@ -175,24 +182,15 @@ def _on_disk(case: Case) -> tuple[str, Evidence] | None:
     """Return the version that modinfo tells of the module."""
     if not case.lines("modinfo.*nvidia|filename: .*/nvidia", 1):
         return None
-    for line, evidence in every_line(case):
-        if match := _ON_DISK.search(line):
-            return match[1], evidence
-    return None
+    return next(((match[1], seen) for match, seen in case.matching(_ON_DISK)), None)
 
 
+@lru_cache(maxsize=1)
 def _packages(case: Case) -> list[Package]:
     """Return the driver's packages in listings of dpkg and rpm."""
-    found = []
-    for line, evidence in every_line(case):
-        match = _DPKG.search(line) or _RPM.search(line)
-        if match and not _OTHERS.search(match[1]):
-            found.append(Package(match[1].rstrip("-"), match[2], evidence))
-    return found
-
-
-def every_line(case: Case) -> Iterator[tuple[str, Evidence]]:
-    """Yield all lines of a case, each with its place."""
-    for text in case.texts:
-        for line in text.lines:
-            yield line.text, text.evidence(line)
+    return [
+        Package(match[1].rstrip("-"), match[2], evidence)
+        for regex in (_DPKG, _RPM)
+        for match, evidence in case.matching(regex)
+        if not _OTHERS.search(match[1])
+    ]

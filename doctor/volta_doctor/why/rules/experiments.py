@@ -20,7 +20,7 @@ from volta_doctor.why.commands import command_of
 from volta_doctor.why.last_resort import is_error
 from volta_doctor.why.outcomes import outcome_of
 from volta_doctor.why.rules import likely, rule
-from volta_doctor.why.trouble import FLAGS, GARBAGE, HANGS, SLOW
+from volta_doctor.why.vocabulary import FLAGS, GARBAGE, HANGS, SLOW
 
 # Answers that are wrong, in words and in figures: a score of 0, a value that is none.
 _NO_VALUE = re.compile(
@@ -236,9 +236,8 @@ def decided(case: Case) -> dict[str, list[Evidence]]:
 
 def gone_with(case: Case, switch: Switch) -> list[Evidence]:
     """Return the lines by which the fault is gone with a switch, and nothing speaks against it."""
-    is_named = case.lines(switch.name.pattern.replace(" ", r"\x20"), 1)  # fast, in any log
-    seen = list(_outcomes(case, switch)) if is_named else []
-    if not all(outcome.is_gone for outcome in seen) or not _is_faulty(case, switch):
+    seen = list(_outcomes(case, switch)) if case.lines(switch.name, 1) else []
+    if not (seen and all(outcome.is_gone for outcome in seen) and _is_faulty(case, switch)):
         return []
     return [e for outcome in seen for e in outcome.evidence][:6]
 
@@ -254,8 +253,7 @@ def _outcomes(case: Case, switch: Switch) -> Iterator[Outcome]:
 
 def _is_faulty(case: Case, switch: Switch) -> bool:
     """Say whether one of the faults that count stands in the text at all."""
-    every = (line.text for text in case.printed for line in text.lines)
-    return not switch.faults or any(f.search(line) for line in every for f in switch.faults)
+    return not switch.faults or any(case.lines(fault, 1) for fault in switch.faults)
 
 
 def _register(switch: Switch) -> None:

@@ -27,15 +27,13 @@ def not_found_though_there(case: Case, row: Row) -> Iterator[Finding]:
     built: dict[str, tuple[str, Evidence]] = {}
     missing: dict[str, Evidence] = {}
     runs: dict[str, Evidence] = {}
-    for text in case.texts:
-        for line in text.lines:
-            for match in _BUILT.finditer(line.text):
-                built.setdefault(match["stem"], (match["tag"], text.evidence(line)))
-            for match in _MISSING.finditer(line.text):
-                missing.setdefault(match["whole"] or match["name"], text.evidence(line))
-            for match in _RUNS.finditer(line.text):
-                minor = match["said"] or match["path"] or match["program"] or match["full"]
-                runs.setdefault(f"3{minor}", text.evidence(line))
+    for match, evidence in case.matching(_BUILT):
+        built.setdefault(match["stem"], (match["tag"], evidence))
+    for match, evidence in case.matching(_MISSING) if built else ():
+        missing.setdefault(match["whole"] or match["name"], evidence)
+    for match, evidence in case.matching(_RUNS) if missing else ():
+        minor = match["said"] or match["path"] or match["program"] or match["full"]
+        runs.setdefault(f"3{minor}", evidence)
     for stem, (tag, file) in built.items():
         if stem not in missing:
             continue

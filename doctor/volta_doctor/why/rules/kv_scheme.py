@@ -3,14 +3,13 @@
 from collections.abc import Iterator
 
 from volta_doctor.catalog import Row
-from volta_doctor.findings import Evidence, Finding
+from volta_doctor.findings import Finding
 from volta_doctor.why.case import Case
 from volta_doctor.why.model import kv_cache_dtype, modelopt, quantization
-from volta_doctor.why.rules import likely, rule
+from volta_doctor.why.rules import on_volta, rule
 
 _DECLARED = r'"kv_cache_(?:scheme|quant_algo)'
 _E4M3 = ("fp8", "fp8_e4m3")
-_NO_CARD = "the text does not name the card; on a V100 it is so"
 
 
 @rule("kv-scheme-conflict")
@@ -35,13 +34,13 @@ def declared_and_told(case: Case, row: Row) -> Iterator[Finding]:
         finding = row.fail(
             "The checkpoint declares an FP8 KV cache and --kv-cache-dtype is auto, so e4m3 is"
             " taken, which Volta's kernels do not have.",
-            *_unlike(places, told.evidence),
+            *dict.fromkeys([*places, *told.evidence]),
         )
-        yield finding if case.card == "volta" else likely(finding, _NO_CARD)
+        yield on_volta(case, finding)
     elif told.value not in _E4M3:
         yield row.warn(
             f"The checkpoint's KV scales were made for e4m3, --kv-cache-dtype is {told.value}.",
-            *_unlike(places, told.evidence),
+            *dict.fromkeys([*places, *told.evidence]),
         )
 
 
@@ -61,7 +60,3 @@ def _algorithms(case: Case) -> set[str]:
     named = [modelopt(config).get("kv_cache_quant_algo") for config in case.configs]
     named += [quantization(config).get("kv_cache_quant_algo") for config in case.configs]
     return {str(name).upper() for name in named if name}
-
-
-def _unlike(*places: list[Evidence]) -> list[Evidence]:
-    return list(dict.fromkeys(seen for group in places for seen in group))

@@ -1,7 +1,7 @@
 """Who launched a kernel that the card has no code for: torch, an extension, or another engine."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from volta_doctor.catalog import Row, compat
@@ -12,8 +12,8 @@ from volta_doctor.why.rules import likely, rule
 from volta_doctor.why.rules.torch_versions import torches
 
 _SYMPTOM = "no-kernel-image"
-_ABOVE = 60  # lines of a traceback that are looked at
-_NEAR = 15
+_ABOVE = 60  # lines of a traceback that are looked at (ours)
+_NEAR = 15  # lines around the error in which an engine logs its own name (ours)
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line \d+')
 _LORA = re.compile(r"lora/punica|punica_kernels|_punica_C|dispatch_bgmv|lora/layers\.py|add_lora")
 _LORA_FLAGS = r"--enable-lora|--lora-modules|enable_lora=True|max_lora_rank="
@@ -88,7 +88,7 @@ def _of_python(text: Text, trace: list[Line]) -> Launcher | None:
 
 
 @rule("punica-lora-arch")
-def lora(case: Case, row: Row) -> Iterable[Finding]:
+def lora(case: Case, row: Row) -> Iterator[Finding]:
     """The trace goes through the LoRA layers, or adapters are all that differs."""
     if case.found("torch-arch") or _torch(case) is False:
         return  # then these are only the first of all kernels that fail
@@ -103,7 +103,7 @@ def lora(case: Case, row: Row) -> Iterable[Finding]:
 
 
 @rule("backend-arch")
-def backend(case: Case, row: Row) -> Iterable[Finding]:
+def backend(case: Case, row: Row) -> Iterator[Finding]:
     """An engine with device code of its own launched it."""
     found = launcher(case)
     if found and found.check_id == "backend-arch" and not case.found("backend-arch"):
@@ -111,7 +111,7 @@ def backend(case: Case, row: Row) -> Iterable[Finding]:
 
 
 @rule("torch-arch")
-def torch_call(case: Case, row: Row) -> Iterable[Finding]:
+def torch_call(case: Case, row: Row) -> Iterator[Finding]:
     """A function of torch launched it, without any extension."""
     found = launcher(case)
     if found and found.check_id == "torch-arch" and _torch(case) is None:
@@ -122,7 +122,7 @@ def torch_call(case: Case, row: Row) -> Iterable[Finding]:
 
 
 @rule("ext-arch")
-def extension(case: Case, row: Row) -> Iterable[Finding]:
+def extension(case: Case, row: Row) -> Iterator[Finding]:
     """An extension launched it, or torch is known to have the code, so an extension lacks it."""
     if _SYMPTOM not in case.symptoms or case.found("torch-arch"):
         return
@@ -141,7 +141,7 @@ def extension(case: Case, row: Row) -> Iterable[Finding]:
 
 
 @rule("ext-arch")
-def listed_code(case: Case, row: Row) -> Iterable[Finding]:
+def listed_code(case: Case, row: Row) -> Iterator[Finding]:
     """A listing of cuobjdump without the card's architecture."""
     if case.card == "other":
         return

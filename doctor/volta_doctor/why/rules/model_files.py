@@ -4,17 +4,17 @@ import re
 from collections.abc import Iterator
 
 from volta_doctor.catalog import Row
-from volta_doctor.findings import Evidence, Finding
+from volta_doctor.findings import Finding
 from volta_doctor.logs.parts import Listed
 from volta_doctor.why.case import Case
-from volta_doctor.why.commands import commands
+from volta_doctor.why.commands import counts
 from volta_doctor.why.rules import likely, rule
+from volta_doctor.words import few
 
 _WEIGHTS = re.compile(r"\.(?:safetensors|bin|gguf|pt|pth)$|(?:^|/)tokenizer\.(?:model|json)$")
 _POINTER = range(100, 201)  # bytes: a version line, a sha256 and a size (git-lfs docs/spec.md)
 _SHARD = re.compile(r"^(?P<stem>.*?)-(?P<number>\d{5})-of-(?P<count>\d{5})(?P<end>\.\w+)$")
-_SHOWN = 4
-_ENDS = (".safetensors", ".bin", ".gguf")
+_SHOWN = 4  # names in an answer (ours)
 # `wc -c`, `stat -c`, `du -b`, a table: a size beside a name, on either side.
 _SIZED = re.compile(
     r"(?:^|\s)(?P<size>1\d\d)(?: ?(?:B|bytes))?\s+(?P<name>\S+\.(?:safetensors|bin|gguf))$"
@@ -26,7 +26,6 @@ _SIZED = re.compile(
 _COUNTS = r".*(?:\|\s*wc -l|\bgrep -\w*c|\blength\b)"
 _FILES = re.compile(r"\b(?:ls|find)\b(?!.*index\.json).*\.?(?:safetensors|bin|gguf)\b" + _COUNTS)
 _NAMED = re.compile(r"(?:index\.json.*(?:sort -\w*u|uniq)|uniq.*index\.json)")
-_NUMBER = re.compile(r"^\W{0,3}(\d{1,5})\W*$")
 
 
 @rule("lfs-pointer")
@@ -35,22 +34,17 @@ def as_small_as_a_pointer(case: Case, row: Row) -> Iterator[Finding]:
     found = [file for file in case.listed if _WEIGHTS.search(file.name)]
     small = [file for file in found if file.bytes in _POINTER] or list(_sized(case))
     if small:
-        names = ", ".join(file.name for file in small[:_SHOWN])
-        more = f" and {len(small) - _SHOWN} more" if len(small) > _SHOWN else ""
+        names = few([file.name for file in small], _SHOWN)
         size = "are as small as pointers" if len(small) > 1 else "is as small as a pointer"
         yield row.fail(
-            f"{names}{more} {size} ({small[0].bytes} bytes).", *(f.evidence for f in small[:_SHOWN])
+            f"{names} {size} ({small[0].bytes} bytes).", *(f.evidence for f in small[:_SHOWN])
         )
 
 
 def _sized(case: Case) -> Iterator[Listed]:
-    for text in case.texts:
-        for line in text.lines:
-            if not any(end in line.text for end in _ENDS):
-                continue
-            if match := _SIZED.search(line.text.strip()):
-                name, size = match["name"] or match["named"], match["size"] or match["bytes"]
-                yield Listed(name, int(size), text.evidence(line))
+    for match, evidence in case.matching(_SIZED):
+        name, size = match["name"] or match["named"], match["size"] or match["bytes"]
+        yield Listed(name, int(size), evidence)
 
 
 @rule("st-index")
@@ -67,10 +61,9 @@ def shards_that_are_missing(case: Case, row: Row) -> Iterator[Finding]:
         missing = [number for number in range(1, last + 1) if number not in held]
         if not missing or len(missing) * 2 > count:
             continue
-        names = ", ".join(f"{stem}-{n:05d}-of-{count:05d}{end}" for n in missing[:_SHOWN])
-        more = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
+        names = few([f"{stem}-{n:05d}-of-{count:05d}{end}" for n in missing], _SHOWN)
         finding = row.fail(
-            f"The listing has no {names}{more}.", *(f.evidence for f in [*held.values()][:2])
+            f"The listing has no {names}.", *(f.evidence for f in [*held.values()][:2])
         )
         yield likely(finding, "the listing may have been shortened")
     yield from _index(case, row)
@@ -92,22 +85,14 @@ def _index(case: Case, row: Row) -> Iterator[Finding]:
         promised = {str(shard) for shard in shards.values()}
         if held & promised and (missing := sorted(promised - held)):
             yield row.fail(
-                f"The index names {', '.join(missing[:_SHOWN])}, which the listing does not have.",
+                f"The index names {few(missing, _SHOWN)}, which the listing does not have.",
                 config.evidence,
             )
 
 
 def _counts(case: Case, row: Row) -> Iterator[Finding]:
     """Compare how many shards are there with how many the index names, as commands count them."""
-    held, named = _counted(case, _FILES), _counted(case, _NAMED)
-    if held and named and held[0] < named[0]:
-        text = f"The index names {named[0]} shards, and {held[0]} are there."
-        yield row.fail(text, *held[1], *named[1])
-
-
-def _counted(case: Case, pattern: re.Pattern[str]) -> tuple[int, list[Evidence]] | None:
-    for ran in commands(case):
-        number = _NUMBER.match(ran.output[0][0]) if ran.output else None
-        if number and pattern.search(ran.command):
-            return int(number[1]), [ran.evidence, ran.output[0][1]]
-    return None
+    held, named = next(counts(case, _FILES), None), next(counts(case, _NAMED), None)
+    if held and named and held.number < named.number:
+        text = f"The index names {named.number} shards, and {held.number} are there."
+        yield row.fail(text, *held.evidence, *named.evidence)

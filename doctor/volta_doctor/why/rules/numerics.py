@@ -7,8 +7,7 @@ from volta_doctor.catalog import Row
 from volta_doctor.findings import Evidence, Finding
 from volta_doctor.why.case import Case
 from volta_doctor.why.rules import likely, possible, rule
-from volta_doctor.why.trouble import FLAGS, GARBAGE
-from volta_doctor.why.words import lines
+from volta_doctor.why.vocabulary import FLAGS, GARBAGE
 
 # What is left where all scores are NaN: token 0, in most vocabularies "!" (twelve of them are no
 # emphasis), in Gemma's <pad>, in Llama's <unk>.
@@ -60,7 +59,7 @@ _FP8_CACHE = re.compile(r"kv[-_]cache[-_]dtype[='\": ]{1,4}fp8", FLAGS)
 
 
 def _bangs(case: Case) -> list[Evidence]:
-    return [] if lines(case, _BANNER, 1) else lines(case, _BANGS)
+    return [] if case.lines(_BANNER, 1) else case.lines(_BANGS)
 
 
 def _token(seen: Evidence) -> str:
@@ -71,10 +70,10 @@ def _token(seen: Evidence) -> str:
 @rule("fp16-overflow")
 def exclamation_marks(case: Case, row: Row) -> Iterator[Finding]:
     """An answer of "!" alone, or NaN, in float16."""
-    bangs, half = _bangs(case), lines(case, _HALF, 1)
-    nan = [seen for seen in lines(case, _IS_NAN, 4) if not _REQUEST.search(seen.text)][:1]
+    bangs, half = _bangs(case), case.lines(_HALF, 1)
+    nan = [seen for seen in case.lines(_IS_NAN, 4) if not _REQUEST.search(seen.text)][:1]
     on_volta = case.card == "volta"
-    if bangs and (half or on_volta) and (nan or lines(case, _ANSWER, 1)):
+    if bangs and (half or on_volta) and (nan or case.lines(_ANSWER, 1)):
         finding = row.fail(
             f"The answer is one token alone ({_token(bangs[0])}): the scores of all are NaN.",
             *bangs,
@@ -88,9 +87,9 @@ def exclamation_marks(case: Case, row: Row) -> Iterator[Finding]:
     elif (
         nan
         and half
-        and lines(case, _MODEL, 1)
-        and not lines(case, _FLASH_V100, 1)
-        and not lines(case, _BROAD, 1)
+        and case.lines(_MODEL, 1)
+        and not case.lines(_FLASH_V100, 1)
+        and not case.lines(_BROAD, 1)
     ):
         yield likely(
             row.fail("Values are NaN, and the model runs in float16.", *nan, *half),
@@ -101,13 +100,13 @@ def exclamation_marks(case: Case, row: Row) -> Iterator[Finding]:
 @rule("attn-backend-nan")
 def backend_at_fault(case: Case, row: Row) -> Iterator[Finding]:
     """NaN or no words with one attention backend, and sound values with another."""
-    wrong = [*lines(case, _NAN), *lines(case, GARBAGE)]
+    wrong = [*case.lines(_NAN), *case.lines(GARBAGE)]
     if not wrong:
         return
-    v100 = lines(case, _FLASH_V100)
-    names = {name for t in case.texts for n in t.lines for name in _BACKEND.findall(n.text)}
-    compared = (len(names) > 1 or v100) and lines(case, _SOUND, 1)
-    if compared and (v100 or len(names) > 1):
+    v100 = case.lines(_FLASH_V100)
+    names = {match[1] for match, _ in case.matching(_BACKEND)}
+    compared = (len(names) > 1 or v100) and case.lines(_SOUND, 1)
+    if compared:
         which = "FLASH_ATTN_V100" if v100 else " or ".join(sorted(names))
         seen = dict.fromkeys([*v100[:1], *wrong[:2], *compared])
         yield likely(
@@ -130,8 +129,8 @@ def backend_at_fault(case: Case, row: Row) -> Iterator[Finding]:
 @rule("quant-volta")
 def fp8_weights(case: Case, row: Row) -> Iterator[Finding]:
     """Triton refuses E4M3, and it is the weights that are FP8."""
-    refused, weights = lines(case, _E4M3, 1), lines(case, _FP8_WEIGHTS, 1)
-    if refused and weights and not lines(case, _FP8_CACHE, 1):
+    refused, weights = case.lines(_E4M3, 1), case.lines(_FP8_WEIGHTS, 1)
+    if refused and weights and not case.lines(_FP8_CACHE, 1):
         finding = row.fail(
             "The weights are FP8 (E4M3), which Triton compiles for sm_89 and newer only.",
             *dict.fromkeys([*refused, *weights]),

@@ -10,7 +10,6 @@ from volta_doctor.findings import Evidence, Finding
 from volta_doctor.why.case import Case
 from volta_doctor.why.commands import Ran, commands
 from volta_doctor.why.rules import likely, rule
-from volta_doctor.why.rules.driver import every_line
 
 # The codes that have a diagnosis of their own (nvidia-smi manual page, return value).
 _CODES = {
@@ -79,41 +78,22 @@ def _of_commands(case: Case) -> Iterator[Exit]:
 
 
 def _of_sentences(case: Case) -> Iterator[Exit]:
-    for text, seen in every_line(case):
-        if "nvidia-smi" in text and (match := _SAID.search(text)):
-            yield Exit(int(match["code"]), [seen], text)
+    for match, seen in case.matching(_SAID):
+        yield Exit(int(match["code"]), [seen], match.string)
 
 
-def _named(case: Case, row: Row) -> Iterator[Finding]:
+def ended_with_its_code(case: Case, row: Row) -> Iterator[Finding]:
+    """A code that stands for one fault shows it, whatever nvidia-smi printed."""
     for end in exits(case):
-        if _CODES.get(end.code, ("",))[0] == row.id:
-            text = f"nvidia-smi exits {end.code}: {_CODES[end.code][1]}."
+        check_id, meaning = _CODES.get(end.code, ("", ""))
+        if check_id == row.id:
+            text = f"nvidia-smi exits {end.code}: {meaning}."
             yield row.fail(text, *end.evidence)
             return
 
 
-@rule("inforom")
-def damaged(case: Case, row: Row) -> Iterator[Finding]:
-    """Exit 14 is that of a corrupted InfoROM, whatever it printed."""
-    yield from _named(case, row)
-
-
-@rule("power-cable")
-def cable(case: Case, row: Row) -> Iterator[Finding]:
-    """Exit 8."""
-    yield from _named(case, row)
-
-
-@rule("driver-loaded")
-def no_driver(case: Case, row: Row) -> Iterator[Finding]:
-    """Exits 9 and 12."""
-    yield from _named(case, row)
-
-
-@rule("gpu-lost")
-def lost(case: Case, row: Row) -> Iterator[Finding]:
-    """Exit 15."""
-    yield from _named(case, row)
+for _id in sorted({check_id for check_id, _ in _CODES.values()}):
+    rule(_id)(ended_with_its_code)
 
 
 @rule("smi-rc")

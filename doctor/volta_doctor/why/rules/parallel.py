@@ -10,7 +10,6 @@ from volta_doctor.logs.parts import Config
 from volta_doctor.why.case import Case
 from volta_doctor.why.model import group_sizes, quantization, tensor_parallel, text_config
 from volta_doctor.why.rules import rule
-from volta_doctor.why.words import lines
 
 _HEADS = ("num_attention_heads", "linear_num_key_heads", "linear_num_value_heads")
 _TP_LINE = re.compile(r"tensor.parallel.size|(?:^|\s)--?tp(?:-size)?[ =]\d", re.IGNORECASE)
@@ -32,7 +31,7 @@ def _number(fields: dict[str, Any], name: str) -> int:
 
 
 def _places(case: Case, config: Config, name: str) -> list[Evidence]:
-    found = [*case.lines(rf'"{name}"', 1), *lines(case, _TP_LINE, 1)]
+    found = [*case.lines(rf'"{name}"', 1), *case.lines(_TP_LINE, 1)]
     return found or [config.evidence]
 
 

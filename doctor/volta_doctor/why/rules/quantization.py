@@ -8,7 +8,6 @@ from volta_doctor.findings import Finding
 from volta_doctor.why.case import Case
 from volta_doctor.why.model import group_sizes, modelopt, quantization, tensor_names
 from volta_doctor.why.rules import likely, rule
-from volta_doctor.why.words import lines
 
 _PACKED = re.compile(r"\.(?:weight_packed|qweight|weight_scale(?:_inv|_2)?)$")
 _NOT_ON_VOLTA = frozenset(
@@ -85,7 +84,7 @@ def _other(case: Case) -> bool:
 @rule("quant-config-not-applied")
 def packed_into_plain(case: Case, row: Row) -> Iterator[Finding]:
     """A packed weight is 2, 4 or 8 times narrower than the plain one that the loader made."""
-    if not lines(case, _MISFIT, 1) or not lines(case, _LOADS, 1):
+    if not case.lines(_MISFIT, 1) or not case.lines(_LOADS, 1):
         return
     for pattern in _SHAPES:
         groups = case.groups(pattern)
@@ -112,7 +111,7 @@ def method_and_engine(case: Case, row: Row) -> Iterator[Finding]:
     """Stock vLLM on a Volta card has kernels for GPTQ, bitsandbytes and GGUF only."""
     if case.card != "volta" or case.found("quant-volta") or case.found("sm70-backend-off"):
         return
-    if not lines(case, _STOCK, 1) or lines(case, _FORK, 1):
+    if not case.lines(_STOCK, 1) or case.lines(_FORK, 1):
         return
     for config in case.configs:
         method = str(quantization(config).get("quant_method", ""))

@@ -18,7 +18,6 @@ from volta_doctor.why.model import (
     text_config,
 )
 from volta_doctor.why.rules import likely, rule
-from volta_doctor.why.words import lines
 
 _HALF_MAX = 65504.0
 _APART = 1.10  # of global scales of one layer, above which the loss shows
@@ -189,7 +188,7 @@ def size_of_groups(case: Case, row: Row) -> Iterator[Finding]:
         return
     shapes = {t.name: t for t in tensors(case) if t.shape and len(t.shape) == 2}
     inputs = _inputs(case)
-    halves = bool(lines(case, _FOUR_BIT_FLOATS, 1))
+    halves = bool(case.lines(_FOUR_BIT_FLOATS, 1))
     for scale in shapes.values():
         size = _group(shapes, scale, halves) or _by_config(scale, inputs)
         if size and size not in declared:

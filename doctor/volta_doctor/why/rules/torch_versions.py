@@ -1,7 +1,7 @@
 """Which torch a case names, what that build has code for, and which versions its pins allow."""
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import cache
 from typing import NamedTuple
 
@@ -22,9 +22,8 @@ _FLAGS = re.compile(r"NVCC architecture flags:.*?code=sm_")
 _CODE = re.compile(r"code=sm_(\d+)")
 # A requirement of torch: in a file, or as pip and uv quote it.
 _PIN = re.compile(
-    r"""(?:^|[\s"'(\[,])torch\s*(?P<spec>(?:[<>=!~]=?=?\s*\d[\w.*]*(?:\s*(?:,|\band\b)\s*)?)+)
-        (?:\+cu\d{3})?""",
-    re.VERBOSE | re.IGNORECASE,
+    r"(?:^|[\s\"'(\[,])torch\s*(?P<spec>(?:[<>=!~]=?=?\s*\d[\w.*]*(?:\s*(?:,|\band\b)\s*)?)+)",
+    re.IGNORECASE,
 )
 # What was installed, or is to be installed as one build (torch==2.11.0+cu130), is no pin.
 _BUILD = re.compile(r"torch==\s*\d[\w.]*\+|cu126|\[pip3\]")
@@ -47,14 +46,12 @@ def torches(case: Case) -> Iterator[Torch]:
             name = env.torch.partition("+")[0]
             seen.add(f"{name}+cu{env.torch_cuda.replace('.', '')}")
             yield Torch(env.torch, _volta(name, env.torch_cuda), Evidence(env.prefix, env.torch))
-    for text in case.texts:
-        for line in text.lines:
-            for match in _TORCH.finditer(line.text):
-                name = f"{match['version']}+{match['tag']}"
-                if name not in seen:
-                    seen.add(name)
-                    cuda = f"{match['tag'][2:4]}.{match['tag'][4:]}"
-                    yield Torch(name, _volta(match["version"], cuda), text.evidence(line))
+    for match, evidence in case.matching(_TORCH, sources=True):
+        name = f"{match['version']}+{match['tag']}"
+        if name not in seen:
+            seen.add(name)
+            cuda = f"{match['tag'][2:4]}.{match['tag'][4:]}"
+            yield Torch(name, _volta(match["version"], cuda), evidence)
 
 
 def _volta(version: str, cuda: str) -> bool | None:
@@ -63,12 +60,9 @@ def _volta(version: str, cuda: str) -> bool | None:
 
 
 @rule("torch-arch")
-def torch_that_is_named(case: Case, row: Row) -> Iterable[Finding]:
+def torch_that_is_named(case: Case, row: Row) -> Iterator[Finding]:
     """A build without sm_70 code that the text names, or a list of architectures without it."""
-    if case.card == "other":
-        return
-    told = case.card == "volta" or "no-kernel-image" in case.symptoms
-    if not told:
+    if case.card != "volta" and (case.card == "other" or "no-kernel-image" not in case.symptoms):
         return
     envs = case.facts.python_envs.data
     read = bool(envs and any(env.torch for env in envs.envs))  # then its check judges it
@@ -77,31 +71,25 @@ def torch_that_is_named(case: Case, row: Row) -> Iterable[Finding]:
             yield row.fail(f"The wheels of torch {torch.name} carry no sm_70 code.", torch.evidence)
             return
     volta = compat().volta.compute_capability.replace(".", "")
-    for text in case.texts:
-        for line in text.lines:
-            flags = _FLAGS.search(line.text)
-            archs = (_CODE if flags else _ARCHS).findall(line.text)
+    for listed, one in ((_ARCHS, _ARCHS), (_FLAGS, _CODE)):
+        for match, evidence in case.matching(listed):
+            archs = one.findall(match.string)
             if len(archs) > 1 and volta not in archs:
                 named = ", ".join(f"sm_{arch}" for arch in dict.fromkeys(archs))
-                yield row.fail(f"torch was built for {named}, not sm_70.", text.evidence(line))
+                yield row.fail(f"torch was built for {named}, not sm_{volta}.", evidence)
                 return
 
 
 @rule("pin-excludes-volta")
-def pins(case: Case, row: Row) -> Iterable[Finding]:
+def pins(case: Case, row: Row) -> Iterator[Finding]:
     """A requirement that no torch with sm_70 code meets, but for later ones from cu126."""
     if case.card != "volta" and "no-kernel-image" not in case.symptoms:
         return
-    for text in case.texts:
-        for line in text.lines:
-            if _BUILD.search(line.text):
-                continue
-            for match in _PIN.finditer(line.text):
-                spec = re.sub(r"\s*\band\b\s*", ",", match["spec"]).strip(" ,")
-                allowed = _allowed(spec)
-                if allowed:
-                    yield _pin(row, spec, allowed, text.evidence(line))
-                    return
+    for match, evidence in case.matching(_PIN, sources=True):
+        spec = re.sub(r"\s*\band\b\s*", ",", match["spec"]).strip(" ,")
+        if not _BUILD.search(match.string) and (allowed := _allowed(spec)):
+            yield _pin(row, spec, allowed, evidence)
+            return
 
 
 def _pin(row: Row, spec: str, allowed: str, evidence: Evidence) -> Finding:
@@ -128,6 +116,7 @@ def _allowed(spec: str) -> str:
 
 def _meets(pinned: SpecifierSet, versions: str) -> bool:
     of_build = SpecifierSet(versions)
+    # Enough of the versions that there are, or may come, to find one in a range (ours).
     known = (f"2.{minor}.{patch}" for minor in range(30) for patch in (0, 1))
     older = (f"1.{minor}.0" for minor in range(14))
     return any(of_build.contains(v) and pinned.contains(v) for v in (*known, *older))

@@ -10,6 +10,7 @@ from volta_doctor.facts.units import UnitFacts
 from volta_doctor.findings import Evidence, Finding
 from volta_doctor.why.case import Case
 from volta_doctor.why.rules import likely, rule
+from volta_doctor.why.vocabulary import ABOUT_GPUS
 from volta_doctor.words import few
 
 _LINE = re.compile(r"^\s*#?\s*([A-Z]\w{4,40})=(.*)$")
@@ -24,9 +25,6 @@ _TRUE = ("yes", "true", "on", "1")
 _MAJOR = re.compile(r"^\s*195\s+([\w-]+)\s*$")
 # The groups of the cards, of which a driver registers some: /proc/devices tells which.
 _GROUPS = ("nvidia", "nvidiactl", "nvidia-frontend", "nvidia-modeset")
-_SPEAKS_OF_GPUS = re.compile(
-    r"nvidia|CUDA|\bGPUs?\b|ollama|vllm|llama-server|sglang|lmdeploy|volta-serve", re.IGNORECASE
-)
 _NO_GPU = (
     r"no compatible GPUs were discovered|No devices (?:were )?found|no CUDA-capable device"
     r"|No CUDA GPUs are available|no usable GPU found|No GPUs available|No GPU found"
@@ -44,35 +42,29 @@ class Setting(NamedTuple):
 def settings(case: Case) -> dict[str, list[Setting]]:
     """Return the settings of the sandbox by key; an empty value has emptied its list."""
     found: dict[str, list[Setting]] = {}
-    for text in case.texts if case.lines(_ANY_KEY, 1) else ():
-        for line in text.lines:
-            match = _LINE.match(line.body)
-            for key, value in [match.groups()] if match else _OPTION.findall(line.text):
-                if key not in _KEYS or value == "...":
-                    continue
-                values = found.setdefault(key, [])
-                if value.strip():
-                    values.append(Setting(value.strip(), text.evidence(line)))
-                else:
-                    values.clear()
+    for text, line in case.each_line() if case.lines(_ANY_KEY, 1) else ():
+        match = _LINE.match(line.body)
+        for key, value in [match.groups()] if match else _OPTION.findall(line.text):
+            if key not in _KEYS or value == "...":
+                continue
+            values = found.setdefault(key, [])
+            if value.strip():
+                values.append(Setting(value.strip(), text.evidence(line)))
+            else:
+                values.clear()
     return {key: values for key, values in found.items() if values}
 
 
 def _groups(case: Case) -> list[Setting]:
     """Return the names that /proc/devices has for the cards' major number."""
-    return [
-        Setting(match[1], text.evidence(line))
-        for text in case.texts
-        for line in text.lines
-        if (match := _MAJOR.match(line.body))
-    ]
+    return [Setting(match[1], evidence) for match, evidence in case.matching(_MAJOR)]
 
 
 @rule("unit-sandbox")
 def closed_to_the_server(case: Case, row: Row) -> Iterator[Finding]:
     """The check's own rules, on what a text shows of a unit; what it leaves out is not judged."""
     shown = settings(case)
-    if not shown or not any(_SPEAKS_OF_GPUS.search(text.joined()) for text in case.texts):
+    if not shown or not case.lines(ABOUT_GPUS, 1):
         return
     registered = _groups(case)
     no_gpu = case.lines(_NO_GPU, 2)

@@ -1,4 +1,4 @@
-"""A module that DKMS knows and could not build, for the headers of the kernel are not there."""
+"""The kernel that runs, against the headers and the modules that there are for kernels."""
 
 import re
 from collections.abc import Iterator
@@ -6,10 +6,15 @@ from collections.abc import Iterator
 from volta_doctor.catalog import Row
 from volta_doctor.findings import Evidence, Finding
 from volta_doctor.why.case import Case
-from volta_doctor.why.commands import Ran, commands
+from volta_doctor.why.commands import commands
 from volta_doctor.why.rules import likely, rule
-from volta_doctor.why.rules.driver import every_line
+from volta_doctor.words import few
 
+# The first line of uname -a.
+_UNAME_ALL = re.compile(r"(?:^|\s)Linux \S+ (\d+\.\d+\.[\w.+~-]+) ")
+# nvidia/550.54.14, 5.15.0-91-generic, x86_64: installed
+_DKMS = re.compile(r"\bnvidia\S*(?:/|, ?)[\d.]+, (\d+\.\d+\.[^,\s]+), \w+: installed")
+_MODULE = re.compile(r"/lib/modules/([^/\s]+)/\S*/nvidia(?:-current)?\.ko")
 # nvidia, 450.80.02: added; nvidia/550.54.14: added. A line with a kernel in it says more.
 _ADDED = re.compile(r"^\W*nvidia[\w-]*(?:/|, ?)[\d.]+: added\b")
 _ASKED = re.compile(r"linux-(?:kernel-)?headers|kernel-(?:devel|headers)|/usr/src|/build\b")
@@ -20,15 +25,28 @@ _NONE = re.compile(
 )
 
 
+@rule("kmod-next-boot")
+def for_other_kernels(case: Case, row: Row) -> Iterator[Finding]:
+    """There are modules, and none for the kernel that runs."""
+    running = running_kernel(case)
+    built: dict[str, Evidence] = {}
+    for regex in (_DKMS, _MODULE) if running else ():
+        for match, evidence in case.matching(regex):
+            built.setdefault(match[1], evidence)
+    if running and built and running[0] not in built:
+        kernels = few(sorted(built), 3)
+        text = f"Kernel {running[0]} runs, and there are NVIDIA modules for {kernels} only."
+        yield row.fail(text, running[1], *built.values())
+
+
 @rule("kernel-headers")
 def never_built(case: Case, row: Row) -> Iterator[Finding]:
     """Somebody looked for headers, and those of the running kernel are not listed."""
     ran = commands(case)
     if not ran:
         return
-    added = [seen for line, seen in every_line(case) if _ADDED.search(line)]
+    added, running = case.lines(_ADDED), running_kernel(case)
     named = case.lines("nvidia", 1)
-    running = _running(ran)
     for at, one in enumerate(ran):
         if not (named and _LISTS.match(one.command) and _ASKED.search(one.command)):
             continue
@@ -47,12 +65,13 @@ def never_built(case: Case, row: Row) -> Iterator[Finding]:
         return
 
 
-def _running(ran: list[Ran]) -> tuple[str, Evidence] | None:
-    for one in ran:
-        match = one.output and "uname" in one.command and _KERNEL.search(one.output[0][0])
+def running_kernel(case: Case) -> tuple[str, Evidence] | None:
+    """Return the release that `uname` printed, and the line."""
+    for ran in commands(case):
+        match = ran.output and "uname" in ran.command and _KERNEL.search(ran.output[0][0])
         if match:
-            return match[1], one.output[0][1]
-    return None
+            return match[1], ran.output[0][1]
+    return next(((match[1], seen) for match, seen in case.matching(_UNAME_ALL)), None)
 
 
 def _has(kernels: set[str], running: str) -> bool:
