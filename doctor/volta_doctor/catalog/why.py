@@ -88,8 +88,10 @@ def diagnoses() -> dict[str, Diagnosis]:
 @cache
 def symptoms() -> dict[str, Symptom]:
     """Return all symptoms by name. Raises ValueError naming the file and its fault."""
-    names = [name for name in _names() if name.startswith(_SYMPTOMS)]
-    return {s.name: s for name in names for s in load(f"why/{name}.yaml", list[Symptom])}
+    tables = [name for name in _names() if name.startswith(_SYMPTOMS)]
+    found = [s for table in tables for s in load(f"why/{table}.yaml", list[Symptom])]
+    _refuse_twice([s.name for s in found])
+    return {s.name: s for s in found}
 
 
 def rows() -> dict[str, Row]:
@@ -132,10 +134,13 @@ def _entries() -> list[tuple[str, Diagnosis]]:
         if area not in known:
             raise ValueError(f"why/{name}.yaml: no area {area!r}; there are {', '.join(known)}")
         found += [(area, entry) for entry in load(f"why/{name}.yaml", list[Diagnosis])]
-    ids = [entry.id for _, entry in found]
-    if twice := sorted({name for name in ids if ids.count(name) > 1}):
-        raise ValueError(f"catalog/why: ids given twice: {', '.join(twice)}")
+    _refuse_twice([entry.id for _, entry in found])
     return found
+
+
+def _refuse_twice(names: list[str]) -> None:
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise ValueError(f"catalog/why: given twice: {', '.join(twice)}")
 
 
 def _names() -> list[str]:

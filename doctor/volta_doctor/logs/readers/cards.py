@@ -17,7 +17,8 @@ _VOLTA = re.compile(
 _OTHER = re.compile(
     r"""(?:
       (?:NVIDIA|Tesla|GeForce|Quadro)\s+
-      (?P<vendor>(?:GeForce\s+|Tesla\s+|RTX\s+)*[A-Z]{0,3}\s?\d{1,4}\w*
+      (?P<vendor>(?:GeForce\s+|Tesla\s+|RTX\s+)*
+        (?:(?!GPU\b|SMI\b|OSS\b|DGX\b)[A-Z]{1,3}\s?\d{1,4}|\d{4}(?!\d))\w*
         (?:\s(?:Ti|SUPER|Ada))?(?:-\w+)*)
     | \bGPU\s?\d*\s*:\s*(?:NVIDIA\s+)?
       (?P<listed>[A-Z]\w*[ -][\w -]*\d\w*|[ABHLPT]\d{1,3}\w?)(?=\s*[(,]|\s*$)

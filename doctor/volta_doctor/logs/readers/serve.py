@@ -14,11 +14,11 @@ from volta_doctor.logs.readers import reader
 from volta_doctor.logs.readers._names import ENVIRONMENT, SERVER
 from volta_doctor.logs.text import Line, Text
 
-_HINTS = (
+_COMMANDS = (
     "vllm serve", "vllm.entrypoints", "lmdeploy serve", "sglang", "llama-server", "ollama serve",
-    "text-generation-", "volta-serve", "vllm-openai", "non-default args", "Namespace(",
-    "ServerArgs(", "LLM engine", "_serve_flags",
+    "text-generation-", "volta-serve", "vllm-openai",
 )  # fmt: skip
+_LOGS = ("non-default args", "Namespace(", "ServerArgs(", "LLM engine")
 _BY_NAME = {engine.name: engine for engine in ENGINES}
 _IMAGES = (("vllm-openai", "vllm"), ("text-generation-inference", "tgi"))
 _LOGGED = re.compile(
@@ -26,7 +26,7 @@ _LOGGED = re.compile(
     r"(?P<kind>Namespace|ServerArgs)?(?P<said>.*)"
 )
 _PAIR = re.compile(r"['\"]?\b([a-z]\w*)['\"]?\s*[=:]\s*('[^']*'|\"[^\"]*\"|[^,\s{}()\[\]]+)")
-_GIVEN = re.compile(r'"_serve_flags"\s*:\s*"(.*)"')
+_GIVEN = re.compile(r'"_serve_flags"\s*:\s*"(.*)"')  # noted in a config.json, as reports do
 _VARIABLE = re.compile(
     r"(?:(?:export|ENV|set|Environment=\"?|-e|--env)\s*)?([A-Z][A-Z0-9_]{3,})=(\S*)$"
 )
@@ -41,7 +41,7 @@ class _Command(NamedTuple):
     env: dict[str, str]
 
 
-@reader(*_HINTS, after=30)
+@reader(*_COMMANDS, *_LOGS, "_serve_flags", after=30)
 def serve(text: Text) -> Iterator[Part]:
     """Yield the first server of a text, with what it logs of its arguments."""
     command = next(_commands(text), None)
@@ -80,7 +80,7 @@ def _commands(text: Text) -> Iterator[_Command]:
             yield _Command(_BY_NAME["vllm"], words, words, line, {})
             continue
         body = line.body
-        if not any(hint in body for hint in (*_HINTS[:9], "docker run", "podman run")):
+        if not any(hint in body for hint in (*_COMMANDS, "docker run", "podman run")):
             continue
         first = line
         while body.endswith("\\") and (line := next(lines, None)):  # type: ignore[assignment]
@@ -94,10 +94,10 @@ def _in(body: str, line: Line) -> Iterator[_Command]:
     for start, word in enumerate(words):
         if match := _VARIABLE.fullmatch(word):
             env[match[1]] = match[2]
-        name = next((engine for image, engine in _IMAGES if image in word), None)
-        behind = "run" in words[:start] and name is not None
-        if behind and not recognise(words[start + 1 :]):
-            yield _Command(_BY_NAME[name or ""], words[start + 1 :], words, line, env)
+        of_image = next((engine for image, engine in _IMAGES if image in word), None)
+        options = words[start + 1 :]
+        if of_image and "run" in words[:start] and not recognise(options):
+            yield _Command(_BY_NAME[of_image], options, words, line, env)
             return
         if found := recognise(words[start:]):
             yield _Command(found[0], found[1], words[start:], line, env)
