@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterable, Iterator
-from functools import cache, cached_property
+from functools import cached_property, lru_cache
 from itertools import groupby, islice
 from typing import NamedTuple
 
@@ -184,7 +184,7 @@ class Case:
         return hit.groups if hit else None
 
 
-@cache
+@lru_cache(maxsize=1024)
 def _compiled(source: str) -> Pattern:
     return Pattern(source)
 

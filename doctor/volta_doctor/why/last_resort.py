@@ -12,7 +12,7 @@ from volta_doctor.logs.text import Line
 from volta_doctor.why.case import Case, Hit
 from volta_doctor.why.vocabulary import ABOUT_GPUS
 
-_NEAR_BEFORE, _NEAR_AFTER = 60, 30  # lines in which a text says what it is about
+_NEAR_BEFORE, _NEAR_AFTER = 60, 30  # lines in which a text says what it is about (ours)
 
 # An error is unmistakable where the line begins with it, behind what loggers put before.
 _BEGINS = re.compile(
@@ -26,6 +26,7 @@ _BEGINS = re.compile(
     r"|[\w./+-]+[(:]\d+(?:[:)]\d*)*:? (?:fatal )?error\b"
     r")"
 )
+# Or where it holds what only a program that ends says.
 _HOLDS = re.compile(
     r"\b(?:proc|process|worker|actor)\b.{0,40}\bdied unexpectedly\b"
     r"|\bcore dumped\b|\bSegmentation fault\b|\bSIG(?:SEGV|ABRT|BUS|ILL|FPE)\b"
@@ -53,8 +54,8 @@ _HARMLESS = re.compile(
     r"|\bKeyboardInterrupt\b|\bCancelledError\b|error (?:rate|handling|count)",
     re.IGNORECASE,
 )
-_QUOTED = 160  # characters of the error in the answer
-_MOST = 3
+_QUOTED = 160  # characters of the error in the answer (ours)
+_MOST = 3  # lines in the answer (ours)
 
 _BRING = [
     "the whole log from the server's start on, with its command line",

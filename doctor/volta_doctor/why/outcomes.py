@@ -4,15 +4,18 @@ import re
 
 from volta_doctor.why.vocabulary import FLAGS, HANGS, SLOW
 
+# What may be gone.
 _FAULT = (
     r"(?:hang\w*|stalls?|stuck|xids?|nans?|garbage|gibberish|errors?|problems?|issues?|crash\w*"
     r"|deadlocks?)"
 )
+# A fault that is no more, before the words of failure in it are read as such.
 _GOOD = (
     rf"(?:\bno|\bwithout|\bnot|n't)(?: (?:longer|more|further|any|a))*? {_FAULT}\b"
     rf"|\b{_FAULT}(?: (?:is|are|was|were|has|have))? (?:now )?"
     r"(?:gone|goes away|went away|disappear\w*|vanish\w*|solved|fixed|resolved)\b"
 )
+# It did not help, or goes wrong.
 _BAD = (
     r"(?:\bno|\bnot|n't|\bnone|\bnothing|\bneither|\bnever)(?: \w+){0,2}? (?:help\w*|work\w*"
     r"|fix\w*|solv\w*|resolv\w*|chang\w*|start\w*|finish\w*|complet\w*|enough|effect|difference"
@@ -22,6 +25,7 @@ _BAD = (
     r"|\bfail(?:s|ed)?\b|\bcrash(?:es|ed)?\b|\bsegfaults?\b|\bgarbage\b|\bgibberish\b|\bNaNs?\b"
     rf"|没用|无效|不行|没有(?:效果|用|帮助)|仍然|依然|依旧|还是|{SLOW.pattern}|{HANGS.pattern}"
 )
+# It runs, or gives figures.
 _FINE = (
     r"\b(?:works?|worked|working|fine|normal(?:ly)?|ok(?:ay)?|complete[sd]?|finish(?:es|ed)"
     r"|pass(?:es|ed)|starts|started|success\w*|succeeds?|solve[sd]?|fix(?:e[sd])?|resolve[sd]?"
@@ -46,7 +50,7 @@ _WITHOUT = re.compile(
     r"(?: (?:I|we|you|the|set|setting|add|adding|using|passing))*\W*$",
     FLAGS,
 )
-_REACH, _BACK = 100, 70  # characters around a switch in which its outcome stands
+_REACH, _BACK = 100, 70  # characters around a switch in which its outcome stands (ours)
 
 
 def outcome_of(before: str, after: str) -> bool | None:

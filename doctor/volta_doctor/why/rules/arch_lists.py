@@ -9,7 +9,7 @@ from volta_doctor.checks.arch_list import parse, shown
 from volta_doctor.checks.environments import volta_arch
 from volta_doctor.findings import Evidence, Finding
 from volta_doctor.why.case import Case
-from volta_doctor.why.rules import likely, on_volta, rule
+from volta_doctor.why.rules import on_volta, rule
 
 # TORCH_CUDA_ARCH_LIST="8.0 9.0+PTX" in a shell, a Dockerfile, Python, CMake's cache, -D.
 _LIST = re.compile(
@@ -17,7 +17,6 @@ _LIST = re.compile(
     r"(?P<quote>['\"])?(?P<value>[\d.+PTXafrelvirtu;,\- ]*\d[\d.+PTXafrelvirtu;,\- ]*)"
 )
 _CMAKE_LIST = re.compile(r"CUDA (?:supported )?target architectures: (?P<value>\d[\d.;af+PTX]*)")
-_ENGINE_LIST = re.compile(r"CUDA Archs: (?P<value>\d[\d. af+PTX]*);")
 # A list that is set here and now, and not merely shown among a host's variables.
 _SET = re.compile(r"\bexport\b|\b(?:ENV|ARG|set)\b|environ|-D|\bpip\b|cmake|python|build|make|-e ")
 _BROKEN_BUILDS = ("no-kernel-image", "build-stopped", "undefined-symbol")
@@ -61,16 +60,3 @@ def arch_list(case: Case, row: Row) -> Iterator[Finding]:
         text = f"{asked.variable}={asked.value} makes no code for a V100: {named}; a V100 is 7.0."
         yield on_volta(case, row.fail(text, asked.evidence))
         return
-
-
-@rule("engine-drops-volta")
-def engine_build(case: Case, row: Row) -> Iterator[Finding]:
-    """The report of vLLM of the architectures that its image was built for."""
-    if case.card == "other" or "no-kernel-image" not in case.symptoms:
-        return
-    for match, evidence in case.matching(_ENGINE_LIST):
-        entries = parse("TORCH_CUDA_ARCH_LIST", match["value"])
-        if int(volta_arch()) not in [entry.number for entry in entries]:
-            finding = row.fail(f"vLLM's image is built for {match['value'].strip()}.", evidence)
-            yield likely(finding, "it reports the variable that its image carries")
-            return

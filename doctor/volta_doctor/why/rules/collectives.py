@@ -33,26 +33,32 @@ _CUSTOM_OFF = re.compile(
     FLAGS,
 )
 _NO_PEERS = re.compile(r"lacks GPU P2P capability|NCCL_P2P_DISABLE(?:=| set by environment to )1")
+# Programs and flags that make NCCL run.
 _NCCL = re.compile(
     r"all_reduce_perf|\bnccl|init_process_group|torch\.distributed|torchrun"
     r"|p2pBandwidthLatencyTest|simpleP2P|tensor[-_ ]parallel|--tp\b",
     FLAGS,
 )
+# Two or more cards for one model, as flags, counts and logs say it.
 _GROUP = re.compile(
     r"(?:tensor[-_]parallel(?:[-_]size)?|--tp(?:-size)?|\btp(?:_size)?)[= :']{1,3}[2-9]"
     r"|\bTP ?[248]\b|\b[2-9] ?(?:x|×|\*|cards|GPUs|张|卡)|\bnGpus [2-9]|-g [2-9]\b"
     r"|world_size=[2-9]|nranks [2-9]",
     FLAGS,
 )
+# Cards that are fully in use.
 _SPINS = re.compile(
     r"(?:GPU-?Util|utili[sz]ation|util)\W{0,3}(?:is |at |of )?100 ?%|100 ?% (?:GPU[- ])?util"
     r"|(?:GPUs?|cards|显卡)[^.\n]{0,30}100 ?%",
     FLAGS,
 )
-_BUSY = 95  # percent
-_WAITS_AT = 0.35  # of its limit: a card that computes draws more, one that only waits does not
+_BUSY = 95  # percent (ours)
+_WAITS_AT = (
+    0.35  # of its limit: a card that computes draws more, one that only waits does not (ours)
+)
 _LEAST_LIMIT_MW = 250_000  # of a V100, where the text does not tell it
 _NEVER_LINKED = re.compile(r"V100S?[- ]PCI-?E|TITAN V|FHHL", re.IGNORECASE)
+# One card that is not.
 _ONE_IDLE = re.compile(
     r"\b(?:one|single|1) (?:GPU|card|rank)[^.\n]{0,40}\b0 ?%|GPU ?\d\b[^.,\n]{0,20}\b0 ?%"
     r"|一(?:块|张)(?:卡|显卡)[^。\n]{0,10}0 ?%?(?:的)?利用率|某一?(?:块|张)卡利用率完全为0",

@@ -5,10 +5,9 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import NamedTuple
 
-from volta_doctor.catalog import Row, checks
+from volta_doctor.catalog import Row
 from volta_doctor.facts.packages import branch_of_version
-from volta_doctor.findings import Evidence, Finding, Status
-from volta_doctor.judge import examine
+from volta_doctor.findings import Evidence, Finding
 from volta_doctor.why.case import Case
 from volta_doctor.why.rules import likely, rule
 from volta_doctor.words import few, numbers
@@ -107,7 +106,7 @@ def driver_half_installed(case: Case, row: Row) -> Iterator[Finding]:
 def reboot_pending(case: Case, row: Row) -> Iterator[Finding]:
     """The new module is on disk, and the old one loaded."""
     versions, on_disk = _versions(case), _on_disk(case)
-    if versions and on_disk and on_disk[0] == versions.library:
+    if versions and on_disk and _same(on_disk[0], versions.library):
         text = f"Module {on_disk[0]} is on disk and {versions.module} still loaded."
         yield row.fail(text, on_disk[1], *versions.evidence)
 
@@ -149,14 +148,6 @@ def unattended_upgrades(case: Case, row: Row) -> Iterator[Finding]:
             return
 
 
-@rule("driver-too-old")
-def driver_too_old(case: Case, row: Row) -> Iterator[Finding]:
-    """A driver that is older than the CUDA of an environment refuses it."""
-    for finding in examine(case.facts, checks()["driver-cuda"], case.profile):
-        if finding.status is Status.FAIL:
-            yield row.fail(finding.message, *finding.evidence)
-
-
 @lru_cache(maxsize=1)
 def _versions(case: Case) -> Versions | None:
     """Return the versions of both sides, if the case names both and they differ."""
@@ -167,10 +158,14 @@ def _versions(case: Case) -> Versions | None:
         library = (newest.version, newest.evidence) if newest else None
     if not module or not library:
         return None
-    # NVML tells two numbers of its version only
-    if module[0] == library[0] or module[0].startswith(f"{library[0]}."):
+    if _same(module[0], library[0]):
         return None
     return Versions(module[0], library[0], list(dict.fromkeys([module[1], library[1]])))
+
+
+def _same(version: str, of_library: str) -> bool:
+    """Compare with a version of which NVML tells the first two numbers only."""
+    return version == of_library or version.startswith(f"{of_library}.")
 
 
 def _named(case: Case, pattern: str) -> tuple[str, Evidence] | None:

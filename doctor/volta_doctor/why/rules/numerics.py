@@ -17,6 +17,7 @@ _ANSWER = re.compile(
     r"output|generated|content|response|answer|reply|returns?\b|result|回答|输出|感叹号",
     FLAGS,
 )
+# Values that are none, but for gradient norms of a training, which recovers from them.
 _NAN = re.compile(
     r"\bisnan\b|(?<!grad_norm': )(?<!grad_norm=)\bNaNs?\b(?! ?(?:err|loss scale))"
     r"|\(near\) NaN|\bnan, ?nan\b|\+/-Inf\b"
@@ -51,11 +52,6 @@ _SOUND = re.compile(
     r"|finished successfully|without .{0,30}(?:success|problem|NaN)",
     FLAGS,
 )
-_E4M3 = re.compile(r"type fp8e4nv not supported in this architecture", FLAGS)
-_FP8_WEIGHTS = re.compile(
-    r"per_token_group_quant|w8a8_block_fp8|quantization=fp8|Fp8(?:Linear|Config)|\w-FP8\b", FLAGS
-)
-_FP8_CACHE = re.compile(r"kv[-_]cache[-_]dtype[='\": ]{1,4}fp8", FLAGS)
 
 
 def _bangs(case: Case) -> list[Evidence]:
@@ -124,15 +120,3 @@ def backend_at_fault(case: Case, row: Row) -> Iterator[Finding]:
             ),
             "another backend was not tried; float16 that overflows looks the same",
         )
-
-
-@rule("quant-volta")
-def fp8_weights(case: Case, row: Row) -> Iterator[Finding]:
-    """Triton refuses E4M3, and it is the weights that are FP8."""
-    refused, weights = case.lines(_E4M3, 1), case.lines(_FP8_WEIGHTS, 1)
-    if refused and weights and not case.lines(_FP8_CACHE, 1):
-        finding = row.fail(
-            "The weights are FP8 (E4M3), which Triton compiles for sm_89 and newer only.",
-            *dict.fromkeys([*refused, *weights]),
-        )
-        yield likely(finding, "the line that refuses does not name the weights")

@@ -8,6 +8,7 @@ from volta_doctor.findings import Finding
 from volta_doctor.why.case import Case
 from volta_doctor.why.model import group_sizes, modelopt, quantization, tensor_names
 from volta_doctor.why.rules import likely, rule
+from volta_doctor.why.vocabulary import FLAGS
 
 _PACKED = re.compile(r"\.(?:weight_packed|qweight|weight_scale(?:_inv|_2)?)$")
 _NOT_ON_VOLTA = frozenset(
@@ -21,6 +22,11 @@ _SHAPES = (
 )
 _STOCK = re.compile(r"vllm serve|vLLM API server|vllm\.entrypoints|vLLM Version|\bvllm==")
 _FORK = re.compile(r"1cat.?vllm|vllm_sm70_|flash_attn_v100|turbomind", re.IGNORECASE)
+_E4M3 = re.compile(r"type fp8e4nv not supported in this architecture", FLAGS)
+_FP8_WEIGHTS = re.compile(
+    r"per_token_group_quant|w8a8_block_fp8|quantization=fp8|Fp8(?:Linear|Config)|\w-FP8\b", FLAGS
+)
+_FP8_CACHE = re.compile(r"kv[-_]cache[-_]dtype[='\": ]{1,4}fp8", FLAGS)
 _PACKING = (2, 4, 8)  # values in one byte or word
 
 
@@ -121,3 +127,15 @@ def method_and_engine(case: Case, row: Row) -> Iterator[Finding]:
                 *(case.lines(r'"quant_method', 1) or [config.evidence]),
             )
             yield likely(finding, "the text does not show that the engine refused the model")
+
+
+@rule("quant-volta")
+def fp8_weights(case: Case, row: Row) -> Iterator[Finding]:
+    """Triton refuses E4M3, and it is the weights that are FP8."""
+    refused, weights = case.lines(_E4M3, 1), case.lines(_FP8_WEIGHTS, 1)
+    if refused and weights and not case.lines(_FP8_CACHE, 1):
+        finding = row.fail(
+            "The weights are FP8 (E4M3), which Triton compiles for sm_89 and newer only.",
+            *dict.fromkeys([*refused, *weights]),
+        )
+        yield likely(finding, "the line that refuses does not name the weights")
