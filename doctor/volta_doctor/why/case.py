@@ -141,19 +141,23 @@ class Case:
         """Say whether a message of a diagnosis was found."""
         return any(said.check_id == check_id for said in self.said)
 
-    def each_line(self, sources: bool = False) -> Iterator[tuple[Text, Line]]:
-        """Yield all lines in order, with their text: for what several lines in a row tell.
+    def shows(self, *symptoms: str) -> bool:
+        """Say whether one of these symptoms was found."""
+        return any(symptom in self.symptoms for symptom in symptoms)
 
-        What is set, and not what is said, may also stand in `sources` of programs.
-        """
-        for text in self.texts if sources else self.printed:
+    def each_line(self) -> Iterator[tuple[Text, Line]]:
+        """Yield all lines in order, with their text: for what several lines in a row tell."""
+        for text in self.printed:
             for line in text.lines:
                 yield text, line
 
     def matching(
         self, regex: re.Pattern[str], sources: bool = False
     ) -> Iterator[tuple[re.Match[str], Evidence]]:
-        """Yield all matches of a regex within lines, in order; `sources` as for each_line."""
+        """Yield all matches of a regex within lines, in order.
+
+        What is set, and not what is said, may also stand in `sources` of programs.
+        """
         for joined in self.joined:
             text = joined.text
             if text.is_source and not sources:
@@ -192,7 +196,7 @@ def _compiled(source: str) -> Pattern:
 def find(case: Case, pattern: Pattern, most: int = 3) -> Hit | None:
     """Look for the first lines with a pattern, else for one in the texts without line ends."""
     found = (
-        (groups, (number, text.line(at)), text)
+        (groups, number, text.text, text.line(at))
         for number, text in enumerate(case.joined)
         if not text.text.is_source
         for groups, at in pattern.lines(text.data)
@@ -200,8 +204,8 @@ def find(case: Case, pattern: Pattern, most: int = 3) -> Hit | None:
     first = list(islice(found, most))
     if not first:
         return find_broken(case, pattern)
-    groups, (number, line), _ = first[0]
-    seen = [text.text.evidence(line) for _, (_, line), text in first]
+    groups, number, _, line = first[0]
+    seen = [text.evidence(line) for _, _, text, line in first]
     return Hit(groups, seen, len(first), (number, line.number))
 
 

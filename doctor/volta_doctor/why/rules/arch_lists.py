@@ -49,7 +49,7 @@ def arch_list(case: Case, row: Row) -> Iterator[Finding]:
     if case.card == "other":
         return
     volta = int(volta_arch())
-    broken = any(name in case.symptoms for name in _BROKEN_BUILDS)
+    broken = case.shows(*_BROKEN_BUILDS)
     for asked in _lists(case):
         entries = parse(asked.variable, asked.value)
         if not entries or any(e.number == volta or (e.number < volta and e.ptx) for e in entries):

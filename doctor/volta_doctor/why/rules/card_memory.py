@@ -68,13 +68,13 @@ def _is_full(case: Case) -> bool:
 
 
 def _ran_out(case: Case) -> bool:
-    return any(name in case.symptoms for name in _OUT_OF_MEMORY)
+    return case.shows(*_OUT_OF_MEMORY)
 
 
 @rule("mem-fit")
 def the_process_itself(case: Case, row: Row) -> Iterator[Finding]:
     """The process that failed holds nearly all of the card."""
-    if "cuda-out-of-memory" not in case.symptoms:
+    if not case.shows("cuda-out-of-memory"):
         return
     for pattern in _SENTENCES:
         groups = case.groups(pattern)

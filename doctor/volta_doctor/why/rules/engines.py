@@ -22,7 +22,7 @@ _TRITON = r"triton/(?:compiler|runtime|backends)|triton\.compiler|torch/_inducto
 @rule("engine-drops-volta")
 def engine_build(case: Case, row: Row) -> Iterator[Finding]:
     """The report of vLLM of the architectures that its image was built for."""
-    if case.card == "other" or "no-kernel-image" not in case.symptoms:
+    if case.card == "other" or not case.shows("no-kernel-image"):
         return
     for match, evidence in case.matching(_ENGINE_LIST):
         entries = parse("TORCH_CUDA_ARCH_LIST", match["value"])

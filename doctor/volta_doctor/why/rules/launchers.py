@@ -48,7 +48,7 @@ class Launcher(NamedTuple):
 
 def launcher(case: Case) -> Launcher | None:
     """Return who launched the kernel, from the lines above the error; None without a trace."""
-    if _SYMPTOM not in case.symptoms:
+    if not case.shows(_SYMPTOM):
         return None
     first = case.symptoms[_SYMPTOM][1].evidence[0]
     for text in case.texts:
@@ -97,7 +97,7 @@ def lora(case: Case, row: Row) -> Iterator[Finding]:
         yield row.fail("The kernel that fails is one of vLLM's LoRA kernels.", found.evidence)
         return
     seen = case.lines(_LORA_FLAGS, 1)
-    if seen and _SYMPTOM in case.symptoms and found is None:
+    if seen and case.shows(_SYMPTOM) and found is None:
         finding = row.fail("The server that fails serves LoRA adapters.", *seen)
         yield likely(finding, "vLLM's kernels for adapters were built for 8.0 and newer alone")
 
@@ -124,7 +124,7 @@ def torch_call(case: Case, row: Row) -> Iterator[Finding]:
 @rule("ext-arch")
 def extension(case: Case, row: Row) -> Iterator[Finding]:
     """An extension launched it, or torch is known to have the code, so an extension lacks it."""
-    if _SYMPTOM not in case.symptoms or case.found("torch-arch"):
+    if not case.shows(_SYMPTOM) or case.found("torch-arch"):
         return
     has, found = _torch(case), launcher(case)
     if has is False:

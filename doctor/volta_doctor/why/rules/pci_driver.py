@@ -33,7 +33,7 @@ def bound_to_another(case: Case, row: Row) -> Iterator[Finding]:
         text = f"vfio-pci is to take {ids}, and the cards are {theirs}."
         yield row.fail(text, reserved[1], *seen[:4])
         return
-    wanted_here = any(name in case.symptoms for name in _HERE) or case.found("driver-loaded")
+    wanted_here = case.shows(*_HERE) or case.found("driver-loaded")
     for card in shown:
         driver, line = _driver(card)
         if driver in _PASSED_ON and wanted_here:

@@ -37,9 +37,9 @@ _LIMITED = re.compile(
 )
 
 
-def _links(devices: Iterable[Device]) -> Iterator[Link]:
+def _links(shown: Iterable[Device]) -> Iterator[Link]:
     """Yield the links that lspci shows."""
-    for device in devices:
+    for device in shown:
         can = None
         for line, evidence in device.details:
             if match := _CAN.search(line):

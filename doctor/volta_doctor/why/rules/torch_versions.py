@@ -62,7 +62,7 @@ def _volta(version: str, cuda: str) -> bool | None:
 @rule("torch-arch")
 def torch_that_is_named(case: Case, row: Row) -> Iterator[Finding]:
     """A build without sm_70 code that the text names, or a list of architectures without it."""
-    if case.card != "volta" and (case.card == "other" or "no-kernel-image" not in case.symptoms):
+    if case.card != "volta" and (case.card == "other" or not case.shows("no-kernel-image")):
         return
     envs = case.facts.python_envs.data
     read = bool(envs and any(env.torch for env in envs.envs))  # then its check judges it
@@ -83,7 +83,7 @@ def torch_that_is_named(case: Case, row: Row) -> Iterator[Finding]:
 @rule("pin-excludes-volta")
 def pins(case: Case, row: Row) -> Iterator[Finding]:
     """A requirement that no torch with sm_70 code meets, but for later ones from cu126."""
-    if case.card != "volta" and "no-kernel-image" not in case.symptoms:
+    if case.card != "volta" and not case.shows("no-kernel-image"):
         return
     for match, evidence in case.matching(_PIN, sources=True):
         spec = re.sub(r"\s*\band\b\s*", ",", match["spec"]).strip(" ,")
