@@ -9,7 +9,10 @@ from typing import NamedTuple
 from volta_doctor.findings import Evidence
 from volta_doctor.logs.source_code import is_source
 
-_MAX_LINE = 4_000  # characters; what is longer is data, or a log of one line
+_MAX_LINE = 4_000  # characters; what is longer is data, a log of one line, or a progress bar
+_LONG = re.compile(  # so much up to a blank; what has none is data, and its beginning is enough
+    rf"(.{{1,{_MAX_LINE - 1}}}(?:\s|$))|(\S{{400}})\S{{{_MAX_LINE - 400}}}", re.DOTALL
+)
 _KEPT_TEXT = 400  # characters of a line that a report quotes
 _TERMINAL = re.compile(
     r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[()][A-B0]"
@@ -91,7 +94,7 @@ class Text(NamedTuple):
         """Yield runs of lines between blank ones, and between those that were left out."""
         block: list[Line] = []
         for line in self.lines:
-            gap = block and line.number != block[-1].number + 1
+            gap = block and line.number - block[-1].number not in (0, 1)
             if gap or not line.text.strip():
                 if block:
                     yield block
@@ -183,12 +186,18 @@ def _without_ignored(lines: list[Line]) -> list[Line]:
 
 
 def number_lines(raw: Iterable[str], first: int = 1) -> list[Line]:
-    """Clean and number lines."""
-    return [Line(number, clean(line)) for number, line in enumerate(raw, first)]
+    """Clean and number lines; the pieces of a very long one have its number."""
+    return [
+        Line(number, clean(piece))
+        for number, line in enumerate(raw, first)
+        for piece in (_pieces(line) if len(line) > _MAX_LINE else [line])
+    ]
+
+
+def _pieces(line: str) -> list[str]:
+    return ["".join(piece) for piece in _LONG.findall(line)]
 
 
 def decode(data: bytes) -> str:
-    """Return the characters; PowerShell redirects in UTF-16, and a log may hold anything."""
-    if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
-        return data.decode("utf-16", errors="replace")
-    return data.decode("utf-8-sig" if data[:3] == b"\xef\xbb\xbf" else "utf-8", errors="replace")
+    """Return the characters; a log may hold anything."""
+    return data.decode("utf-8-sig", errors="replace")

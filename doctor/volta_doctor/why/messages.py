@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 from volta_doctor.catalog.why import Diagnosis, Message, Symptom, diagnoses, symptoms
 from volta_doctor.findings import Evidence
-from volta_doctor.logs.excerpt import Word
 from volta_doctor.logs.patterns import Literals, Pattern
 from volta_doctor.logs.readers import load
+from volta_doctor.logs.search import Word
 from volta_doctor.logs.text import squeeze
 from volta_doctor.why.case import Case, Hit, Said, find_broken
 from volta_doctor.why.conditions import holds, is_late

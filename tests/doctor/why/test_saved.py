@@ -10,7 +10,9 @@ from volta_doctor.catalog import checks
 from volta_doctor.facts.model import Snapshot, encode
 from volta_doctor.findings import PROBLEMS
 from volta_doctor.judge import judge
+from volta_doctor.logs.sources import SourceError
 from volta_doctor.profile import detect
+from volta_doctor.redact import redacted
 from volta_doctor.report import Report, build, json
 
 Why = Callable[[Mapping[str, str | bytes]], Report]
@@ -63,3 +65,35 @@ def test_an_answer_of_why_itself_reads_again(why: Why) -> None:
     again = why({"answer.json": json.render(first, io.StringIO(), False)})
     assert problems(again) == problems(first)
     assert again.findings[0].confidence == first.findings[0].confidence
+
+
+def test_a_second_snapshot_is_named(broken: Snapshot, snapshot_with: Any, why: Why) -> None:
+    report = why({"one.json": encode(broken), "two.json": encode(snapshot_with({}))})
+    assert report.findings[0].id == "xid-fatal"
+    assert any("two.json: a second snapshot" in note for note in report.notes)
+
+
+@pytest.mark.parametrize(
+    ("edit", "said"),
+    [
+        (lambda data: data.replace(b'"schema": 1', b'"schema": 9'), "has schema 9, this volta-"),
+        (lambda data: data[:-40], "take it anew"),
+        (lambda data: data.split(b',\n "facts"')[0] + b"}", "why reads snapshots, and reports"),
+    ],
+    ids=["another schema", "cut off", "of another verb"],
+)
+def test_a_file_of_ours_that_is_not_judged(
+    edit: Callable[[bytes], bytes], said: str, broken: Snapshot, why: Why
+) -> None:
+    with pytest.raises(SourceError, match=f"host.json: .*{said}"):
+        why({"host.json": edit(encode(broken))})
+
+
+def test_a_report_that_is_cut_off(broken: Snapshot, why: Why) -> None:
+    saved = json.render(checked(broken), io.StringIO(), False)
+    with pytest.raises(SourceError, match=r"report.json: not a whole report"):
+        why({"report.json": saved[:-40]})
+
+
+def test_a_redacted_snapshot(broken: Snapshot, why: Why) -> None:
+    assert why({"host.json": encode(redacted(broken))}).findings[0].id == "xid-fatal"
