@@ -9,6 +9,9 @@ from volta_doctor.logs.text import Joined, Line
 
 # A lookaround, which RE2 does not know. It only narrows: without it more lines are left.
 _LOOKAROUND = re.compile(r"\(\?<?[=!](?:[^()\\]|\\.|\((?:[^()\\]|\\.)*\))*\)")
+# RE2's letters are those of ASCII.
+_ESCAPE_OR_CLASS = re.compile(r"\\.|\[(?:\\.|[^\]\\])+\]")
+_WORD = r"\w\x{80}-\x{10FFFF}"
 
 
 def lines(text: Joined, regex: re.Pattern[str]) -> Iterator[Line]:
@@ -34,7 +37,17 @@ def _wider(regex: re.Pattern[str]) -> Any | None:
     options.case_sensitive = not regex.flags & re.IGNORECASE
     options.never_nl = True  # a match lies within one line
     options.log_errors = False
+    source = _LOOKAROUND.sub("", regex.pattern)
+    if not regex.flags & re.ASCII:
+        source = _ESCAPE_OR_CLASS.sub(_with_all_letters, source)
     try:
-        return re2.compile("(?m)" + _LOOKAROUND.sub("", regex.pattern), options)
+        return re2.compile(f"(?m){source}", options)
     except re2.error:
         return None
+
+
+def _with_all_letters(match: re.Match[str]) -> str:
+    found = match[0]
+    if found.startswith("[") and not found.startswith("[^"):
+        return found.replace(r"\w", _WORD)
+    return f"[{_WORD}]" if found == r"\w" else found

@@ -36,6 +36,8 @@ _TORCH_CALL = re.compile(
     r"\btorch\.(?!ops\b|compile\b|load\b|cuda\.(?:synchronize|graph))\w+[\w.]*\("
     r"|\.(?:to|cuda|half|float|fill_|zero_|normal_|uniform_|copy_|contiguous|masked_fill)\("
 )
+# cuobjdump --list-elf
+_CUBIN = re.compile(r"ELF file\s+\d*:\s+\S+\.sm_(\d+)[af]?\.cubin")
 
 
 class Launcher(NamedTuple):
@@ -145,12 +147,14 @@ def listed_code(case: Case, row: Row) -> Iterator[Finding]:
     """A listing of cuobjdump without the card's architecture."""
     if case.card == "other":
         return
-    seen = case.lines(r"ELF file \d*: \S+\.sm_\d+[af]?\.cubin", 200)
-    archs = {match for e in seen for match in re.findall(r"\.sm_(\d+)[af]?\.cubin", e.text)}
+    archs: dict[str, Evidence] = {}
+    for match, evidence in case.matching(_CUBIN):
+        archs.setdefault(match[1], evidence)
     volta = compat().volta.compute_capability.replace(".", "")
     if archs and volta not in archs:
         named = ", ".join(f"sm_{arch}" for arch in sorted(archs, key=int))
-        yield row.fail(f"The listed library has code for {named}, not sm_{volta}.", *seen[:3])
+        seen = list(archs.values())[:3]
+        yield row.fail(f"The listed library has code for {named}, not sm_{volta}.", *seen)
 
 
 def _torch(case: Case) -> bool | None:

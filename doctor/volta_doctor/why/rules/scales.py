@@ -20,6 +20,11 @@ from volta_doctor.why.model import (
 from volta_doctor.why.rules import likely, rule
 
 _HALF_MAX = 65504.0
+_LARGEST = re.compile(
+    r"(?:weight_scale|block.scale|scales?)\S*.{0,40}?\b(?:max|amax)\b[ =:]{1,3}"
+    r"(\d+(?:\.\d+)?(?:e\+?\d+)?)",
+    re.IGNORECASE,
+)
 _APART = 1.10  # of global scales of one layer, above which the loss shows
 _BLOCK_SCALES = ("weight_scale", "scales", "weight_scale_inv")
 _FUSED = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"), ("w1", "w3"))
@@ -85,18 +90,9 @@ def type_of_scales(case: Case, row: Row) -> Iterator[Finding]:
 @rule("scale-dtype")
 def too_large_for_half(case: Case, row: Row) -> Iterator[Finding]:
     """A scale that float16 cannot hold."""
-    pattern = re.compile(
-        r"(?:weight_scale|block.scale|scales?)\S*.{0,40}?\b(?:max|amax)\b[ =:]{1,3}"
-        r"(\d+(?:\.\d+)?(?:e\+?\d+)?)",
-        re.IGNORECASE,
-    )
-    for text, line in naming_lines(case):
-        match = pattern.search(line.text)
-        if match and float(match[1]) > _HALF_MAX and dtype(case) == "float16":
-            yield row.fail(
-                f"A scale is {float(match[1]):g}, and float16 ends at 65504.",
-                text.evidence(line),
-            )
+    for match, evidence in case.matching(_LARGEST):
+        if float(match[1]) > _HALF_MAX and dtype(case) == "float16":
+            yield row.fail(f"A scale is {float(match[1]):g}, and float16 ends at 65504.", evidence)
             return
 
 
