@@ -57,10 +57,15 @@ class Search:
         self._bytes = 0
         self._end = b""
         self._taken = 0
+        self._owed = 0  # lines of context that the next piece begins with
         self.last = 1  # the number of the last line
 
     def take(self, piece: bytes) -> None:
         """Search a piece of whole lines."""
+        if self._owed:
+            owed = _line_end(piece, 0, self._owed - 1, min(len(piece), _WIDEST))
+            self._keep(self.last, self._taken, piece[:owed])
+            self._owed = 0
         lowered = piece.lower()
         for known in list(self._often):
             self._look_apart(known, piece, lowered)
@@ -137,11 +142,18 @@ class Search:
         start = _line_start(piece, at, lines_before, max(0, at - widest))
         end = _line_end(piece, at, lines_after, min(len(piece), at + widest))
         known.kept += end - start
+        above = lines_before - piece.count(b"\n", 0, at)
+        if start == 0 and above > 0:
+            before = _line_start(self._end, len(self._end) - 1, above - 1, 0) if self._end else 0
+            number_before = self.last - self._end.count(b"\n", before)
+            self._keep(number_before, self._taken - len(self._end) + before, self._end[before:])
+        if end == len(piece):
+            self._owed = max(self._owed, lines_after + 1 - piece.count(b"\n", at, end))
         self._keep(number - piece.count(b"\n", start, at), self._taken + start, piece[start:end])
         return end
 
     def _keep(self, number: int, start: int, lines: bytes) -> None:
-        for line in lines.split(b"\n"):
+        for line in lines.removesuffix(b"\n").split(b"\n"):
             if (number, start) not in self._kept:
                 self._kept[number, start] = line
                 self._bytes += len(line)
