@@ -221,7 +221,9 @@ def _undetermined(symptom: Symptom, hit: Hit) -> Finding:
 
 
 def _rank(found: list[Weighed], case: Case) -> list[Finding]:
-    folded = fold([w.finding for w in found], bearing(case.facts), rows())
+    findings = [weighed.finding for weighed in found]
+    sites_own = {f.id: _row_of(f) for f in findings}  # of a plugin, in a saved report
+    folded = fold(findings, bearing(case.facts), sites_own | rows())
 
     def weight(pair: tuple[Weighed, Finding]) -> tuple[object, ...]:
         weighed, finding = pair
@@ -237,6 +239,21 @@ def _rank(found: list[Weighed], case: Case) -> list[Finding]:
 
     ordered = sorted(zip(found, folded, strict=True), key=weight)
     return [structs.replace(f, rank=number) for number, (_, f) in enumerate(ordered, 1)]
+
+
+def _row_of(finding: Finding) -> Row:
+    """Return all that a finding tells of its check."""
+    return Row(
+        id=finding.id,
+        area=finding.area,
+        title=finding.title,
+        needs=[],
+        rule={},
+        hides=[],
+        fix=finding.remedy.fix,
+        risk="none",
+        source="a saved report",
+    )
 
 
 def _severity(finding: Finding) -> int:

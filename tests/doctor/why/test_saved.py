@@ -54,6 +54,11 @@ def test_a_saved_report_keeps_its_findings(broken: Snapshot, why: Why) -> None:
     assert problems(report) == problems(checked(broken))
 
 
+def test_a_check_of_a_sites_own_in_a_report(broken: Snapshot, why: Why) -> None:
+    saved = json.render(checked(broken), io.StringIO(), False).replace("xid-fatal", "acme-fans")
+    assert problems(why({"report.json": saved}))["acme-fans"] == "fail"
+
+
 def test_a_log_beside_a_snapshot_is_one_case(snapshot_with: Any, why: Why) -> None:
     log = "ValueError: Bfloat16 is only supported on GPUs with compute capability of at least 8.0."
     report = why({"host.json": encode(snapshot_with({})), "serve.log": log})
