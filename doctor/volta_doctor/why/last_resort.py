@@ -54,6 +54,7 @@ _HARMLESS = re.compile(
     r"|\bKeyboardInterrupt\b|\bCancelledError\b|error (?:rate|handling|count)",
     re.IGNORECASE,
 )
+_FRAMES = ("Traceback (", 'File "')  # the way to an error, which is the last line
 _QUOTED = 160  # characters of the error in the answer (ours)
 _MOST = 3  # lines in the answer (ours)
 
@@ -115,7 +116,7 @@ def _near_gpus(lines: list[Line]) -> Iterator[Line]:
 def is_error(line: Line) -> bool:
     """Say whether a line is a program's last word, and no notice with such a word in it."""
     text = line.text
-    if _KERNEL.search(text) or _HARMLESS.search(text):
+    if _KERNEL.search(text) or _HARMLESS.search(text) or line.body.startswith(_FRAMES):
         return False
     if begins := _BEGINS.match(line.body):
         start = text.find(line.body) + begins.start()
