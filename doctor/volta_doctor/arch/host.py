@@ -37,13 +37,12 @@ def card_named(text: str, known_by: str) -> Card:
             capability=f"{match[1]}.{match[2]}",
             known_by=known_by,
         )
-    words = f" {' '.join(re.findall(r'[a-z0-9]+', text.lower()))} "
-    known = compat().gpus.capabilities
-    found = [name for name in known if f" {name} " in words]
-    if not found:
-        names = ", ".join(known)
+    gpus = compat().gpus
+    capability = gpus.capability(" ".join(re.findall(r"[a-z0-9]+", text.lower())))
+    if capability is None:
+        names = ", ".join(gpus.capabilities)
         raise ValueError(f"no card {text!r}; there are {names}, and any as 7.0 or sm_70")
-    return Card(name=text, capability=known[max(found, key=len)], known_by=known_by)
+    return Card(name=text, capability=capability, known_by=known_by)
 
 
 def look(probe: Probe, gpu: Card | None, driver: str | None) -> Host:

@@ -89,6 +89,11 @@ class Gpus(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     source: str
     capabilities: dict[str, str]
 
+    def capability(self, words: str) -> str | None:
+        """Return that of the longest name among words in small letters; None without any."""
+        like = [name for name in self.capabilities if f" {name} " in f" {words} "]
+        return self.capabilities[max(like, key=len)] if like else None
+
 
 class TorchBuild(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Whether torch wheels carry sm_70 device code.

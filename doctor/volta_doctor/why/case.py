@@ -116,17 +116,17 @@ class Case:
         nvml = self.facts.nvml.data
         return gpus.names(nvml.gpus if nvml else [], name)
 
-    @property
+    @cached_property
     def configs(self) -> list[Config]:
         """The JSON files of checkpoints."""
         return [config for part in self.parts for config in part.configs]
 
-    @property
+    @cached_property
     def listed(self) -> list[Listed]:
         """The files of listings."""
         return [file for part in self.parts for file in part.listed]
 
-    @property
+    @cached_property
     def seen(self) -> list[Seen]:
         """Where the values of facts stand."""
         return [seen for part in self.parts for seen in part.seen]

@@ -17,7 +17,7 @@ from volta_doctor.findings import (
     Status,
 )
 from volta_doctor.judge import bearing, examine, fold
-from volta_doctor.profile import detect
+from volta_doctor.profile import Profile
 from volta_doctor.why import last_resort, messages, rules
 from volta_doctor.why.acquit import acquitted
 from volta_doctor.why.case import Case, Hit, Said
@@ -43,21 +43,22 @@ class Weighed(NamedTuple):
     order: tuple[int, int] = _ANYWHERE
 
 
-def diagnose(case: Case, saved: Sequence[Finding] = (), whole_host: bool = False) -> list[Finding]:
+def diagnose(
+    case: Case, saved: Sequence[Finding] = (), host: Profile | None = None
+) -> list[Finding]:
     """Return what is wrong, rank 1 first: problems, then what was looked at and is in order.
 
-    `saved` are the findings of reports. With the facts of a `whole_host` every check is made, and
-    what cannot be told of it is told.
+    `saved` are the findings of reports. With the profile of a `host`, whose facts are all there,
+    every check is made, and what cannot be told of it is told.
     """
     messages.look(case)
     found = [*_from_messages(case), *_from_rules(case), *from_facts(case)]
     found += [Weighed(finding, False) for finding in saved]
-    if whole_host:
-        profile = detect(case.facts)
+    if host:
         found += [
             Weighed(finding, False)
             for row in checks().values()
-            for finding in examine(case.facts, row, profile)
+            for finding in examine(case.facts, row, host)
         ]
     told = list(_with_symptoms(case, _one_each(found)))
     if not any(weighed.finding.status in PROBLEMS for weighed in told):

@@ -47,11 +47,8 @@ def _numbered(gpus: Sequence[GpuFacts]) -> list[GpuFacts]:
 def capability_of(name: str) -> str | None:
     """Return the compute capability of a card by its name (compat.yaml), or of `7.0` itself."""
     words = " ".join(name.lower().replace("-", " ").split())
-    known = compat().gpus.capabilities
-    if words in known.values():
-        return words
-    like = [card for card in known if f" {card} " in f" {words} "]
-    return known[max(like, key=len)] if like else None
+    known = compat().gpus
+    return words if words in known.capabilities.values() else known.capability(words)
 
 
 def names(gpus: Sequence[GpuFacts], name: str) -> set[str]:

@@ -5,10 +5,9 @@ from typing import NamedTuple, TextIO, TypeVar
 
 from rich.text import Text
 
-from volta_doctor.findings import Finding, Status
+from volta_doctor.findings import PROBLEMS, Finding, Status
 from volta_doctor.report import Report, wrap
 from volta_doctor.report.groups import Group, grouped, place
-from volta_doctor.why.answer import problems
 from volta_doctor.words import few
 
 T = TypeVar("T")
@@ -24,7 +23,7 @@ def render(report: Report, file: TextIO, verbose: bool) -> str:
 
     def lines(width: int) -> Iterator[Text]:
         page = _Page(width, verbose)
-        found = problems(report.findings)
+        found = [finding for finding in report.findings if finding.status in PROBLEMS]
         for number, group in enumerate(grouped(found, lambda finding: not finding.folded_under)):
             follow = [f for f in found if f.folded_under in group.ids and f.id in group.hides]
             yield from page.cause(group, follow, first=number == 0)

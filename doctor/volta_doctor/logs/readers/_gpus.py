@@ -23,6 +23,11 @@ PER_GPU = (
     "pcie-replay", "temp-gpu", "temp-mem", "throttle-hw", "throttle-sw", "power-limit",
     "app-clocks", "nvl-count", "nvl-speed", "nvl-crc", "nvl-replay", "nvl-recovery", "vbios-mix",
 )  # fmt: skip
+# A row of the processes in nvidia-smi's table, newer and older.
+PROCESS = re.compile(
+    r"\|\s*(?P<index>\d{1,2})\s+(?:(?:N/A|\d+)\s+(?:N/A|\d+)\s+)?(?P<pid>\d+)\s+"
+    r"(?P<type>C|G|C\+G|M|M\+C)\s+(?P<name>\S.{0,200}?)\s+(?P<memory>\d+\s?MiB|N/A)\s*\|"
+)
 CAPABILITY, REASONS = "compute_cap", "event_reasons"  # readings that are no elements of the XML
 
 _LOST = ("GPU is lost", "GPU requires reset", "GPU requires restart")

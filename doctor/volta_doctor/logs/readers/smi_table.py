@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from volta_doctor.logs.parts import Part
 from volta_doctor.logs.readers import reader
-from volta_doctor.logs.readers._gpus import PER_GPU, Reading, part
+from volta_doctor.logs.readers._gpus import PER_GPU, PROCESS, Reading, part
 from volta_doctor.logs.text import Text
 
 _DRIVER = re.compile(r"Driver Version:\s*(\d{3}\.\d[\d.]*)")
@@ -23,10 +23,6 @@ _LOWER = re.compile(
     (?:\s*\|\s*(?P<busy>\d+%|N/A|ERR!)\s+(?P<mode>Default|E\.\s?Process|E\.\s?Thread|Prohibited|N/A))?
     """,
     re.VERBOSE | re.IGNORECASE,
-)
-_PROCESS = re.compile(
-    r"\|\s*(?P<index>\d{1,2})\s+(?:(?:N/A|\d+)\s+(?:N/A|\d+)\s+)?(?P<pid>\d+)\s+"
-    r"(?P<type>C|G|C\+G|M|M\+C)\s+(?P<name>\S.{0,200}?)\s+(?P<memory>\d+\s?MiB|N/A)\s*\|"
 )
 _NOBODY = "No running processes found"
 _RULER = re.compile(r"\|={8,}|\+={8,}")
@@ -65,7 +61,7 @@ def table(text: Text) -> Iterator[Part]:
             found = gpus.setdefault(index, [])
             found += [Reading(p, t, line) for p, t in _lower(match)]
             index = -1
-        elif match := _PROCESS.search(line.text):
+        elif match := PROCESS.search(line.text):
             found = gpus.setdefault(int(match["index"]), [])
             listed += 1
             for name, value in _process(match):

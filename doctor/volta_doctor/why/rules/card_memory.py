@@ -7,6 +7,7 @@ from typing import NamedTuple
 from volta_doctor.catalog import Row
 from volta_doctor.facts.nvml import value
 from volta_doctor.findings import Evidence, Finding
+from volta_doctor.logs.readers._gpus import PROCESS
 from volta_doctor.why.case import Case
 from volta_doctor.why.processes import processes
 from volta_doctor.why.rules import likely, rule
@@ -15,11 +16,6 @@ _MIB = 1 << 20
 _IDLE_MIB = 500  # what a card holds without any process, at most (the check's limit)
 _NOBODY = re.compile("No running processes found")
 _OUT_OF_MEMORY = ("cuda-out-of-memory", "cublas-failed")  # symptoms
-# A row of nvidia-smi's list of processes, newer and older.
-_ROW = re.compile(
-    r"\|\s*(?P<gpu>\d{1,2})\s+(?:(?:N/A|\d+)\s+(?:N/A|\d+)\s+)?(?P<pid>\d+)"
-    r"\s+(?P<type>(?:M\+)?C(?:\+G)?|G)\s+(?P<name>\S.*?)\s+(?P<mib>\d+)\s?MiB\s*\|"
-)
 # Processes that a server starts for itself; its first one may well be a child of pid 1.
 _WORKER = re.compile(
     r"worker|EngineCore|::scheduler|spawn_main|multiprocessing|ray::", re.IGNORECASE
@@ -55,10 +51,12 @@ class Holder(NamedTuple):
 
 
 def _holders(case: Case) -> Iterator[Holder]:
-    for match, evidence in case.matching(_ROW):
-        pid, mib = int(match["pid"]), int(match["mib"])
+    for match, evidence in case.matching(PROCESS):
+        if match["memory"] == "N/A" or match["type"] == "M":  # the MPS server itself
+            continue
+        pid, mib = int(match["pid"]), int(match["memory"].removesuffix("MiB"))
         if mib >= _MUCH_MIB:
-            gpu, name, is_desktop = f"GPU {match['gpu']}", match["name"], match["type"] == "G"
+            gpu, name, is_desktop = f"GPU {match['index']}", match["name"], match["type"] == "G"
             yield Holder(gpu, pid, name, is_desktop, mib, evidence)
 
 
