@@ -23,6 +23,7 @@ class Flags(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     revision: str | None = None
     tensor_parallel_size: int | None = None
     pipeline_parallel_size: int | None = None
+    enable_expert_parallel: bool = False
     gpu_memory_utilization: float | None = None
     max_model_len: int | None = None
     max_num_seqs: int | None = None
@@ -61,6 +62,7 @@ _VLLM_FLAGS = {
     "revision": ("revision",),
     "tensor_parallel_size": ("tensor-parallel-size", "tp"),
     "pipeline_parallel_size": ("pipeline-parallel-size", "pp"),
+    "enable_expert_parallel": ("enable-expert-parallel", "ep"),
     "gpu_memory_utilization": ("gpu-memory-utilization",),
     "max_model_len": ("max-model-len",),
     "max_num_seqs": ("max-num-seqs",),

@@ -1,0 +1,112 @@
+"""The engines that a stack can have: one YAML file each; README.md beside them has the keys."""
+
+from functools import cache
+from importlib.resources import files
+from typing import Literal
+
+import msgspec
+
+from volta_doctor.catalog import load
+
+
+class Support(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What an engine does with a weight format on sm_70; the first row that fits counts.
+
+    `formats` are names of volta_runtime.checkpoint.formats rows, or globs of them. The other fields
+    narrow it down, None or empty for any: `groups` are the weights along K that share a scale.
+    `versions` is a PEP 440 specifier of the releases that it holds for. `says` is the sentence that
+    the engine ends with where it does not run, `note` what to know where it does.
+    """
+
+    formats: list[str]
+    runs: bool
+    groups: list[int] = []
+    symmetric: bool | None = None
+    act_order: bool | None = None
+    experts: bool | None = None
+    versions: str = ""
+    says: str = ""
+    note: str = ""
+    source: str
+
+
+class Efficiency(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which part of the roofline an engine was seen to reach: a range, never one number.
+
+    `phase` decode is a share of the memory bandwidth (batch 1), prefill one of the FP16 tensor
+    peak. `measured` says what was measured: figures, model, cards, flags.
+    """
+
+    phase: Literal["decode", "prefill"]
+    formats: list[str]
+    low: float
+    high: float
+    measured: str
+    source: str
+
+
+class Memory(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How an engine takes GPU memory, in bytes on each GPU.
+
+    `utilization` is its default share of a GPU, None where it works one out. `graphs` says whether
+    it captures CUDA graphs, which cost `graph_bytes`; `context_bytes` is CUDA's context with its
+    libraries. `sequences` full contexts are reserved from the start where --max-num-seqs is not
+    given; None for an engine that pages its cache. `block` is a page of the KV cache, in tokens.
+    """
+
+    utilization: float | None
+    graphs: bool
+    graph_bytes: int
+    context_bytes: int
+    sequences: int | None = None
+    block: int = 1
+    source: str
+
+
+class KvCache(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A type of KV cache on sm_70: its name for the engine's flag, and bytes a value."""
+
+    name: str
+    runs: bool
+    bytes: float
+    says: str = ""
+    note: str = ""
+    source: str
+
+
+class Engine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One engine.
+
+    `version` is the newest that the rows were held against. `program` is how it is started, and
+    `flags` its own words by serving flag (a field of facts.serve.Flags, or expert_parallel_size):
+    `--tensor-parallel-size {}`; a flag that it lacks is left out. `always` are the words that Volta
+    asks of it. `architectures` and `model_types` list what it knows, empty for most of what there
+    is. `shards` says how it uses several GPUs: tensor (each layer is split) or layer (each GPU has
+    some).
+    """
+
+    name: str
+    title: str
+    version: str
+    program: str
+    always: list[str] = []
+    env: dict[str, str] = {}
+    flags: dict[str, str]
+    shards: Literal["tensor", "layer", "none"]
+    expert_parallel: bool = False
+    architectures: list[str] = []
+    formats: list[Support]
+    kv_cache: list[KvCache]
+    memory: Memory
+    speed: list[Efficiency]
+    python: str = ""
+    glibc: str = ""
+    glibc_for: str = ""
+    source: str
+
+
+@cache
+def engines() -> dict[str, Engine]:
+    """Return all engines by name, the order of names. Raises ValueError naming the faulty file."""
+    names = sorted(p.name for p in files(__name__).iterdir() if p.name.endswith(".yaml"))
+    return {row.name: row for name in names if (row := load(f"engines/{name}", Engine))}

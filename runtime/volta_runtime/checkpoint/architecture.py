@@ -1,0 +1,64 @@
+"""The shape of a model, from config.json or a GGUF file's metadata, whatever names they use."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+LayerKind = Literal["full", "sliding", "linear", "mla", "none"]
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One decoder layer.
+
+    kind: what it keeps of the past: all keys and values, those of a window, the state of a linear
+        attention, MLA's latent vectors, or nothing.
+    experts: routed experts, 0 for a dense layer.
+    """
+
+    kind: LayerKind
+    experts: int = 0
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """What sizes and speeds follow from; a number that is not told is None, 0 where none is meant.
+
+    names: config.json's `architectures`; model_type: its kind, or GGUF's general.architecture.
+    layers: by number, without those of multi-token prediction (`mtp_layers`).
+    window: tokens that a sliding layer keeps. kv_lora_rank, qk_rope_head_dim: of MLA.
+    linear_*: of linear attention (Qwen3-Next's gated delta net, Mamba): heads, their sizes, and the
+        width of the convolution.
+    experts_per_token, shared_experts: of a mixture; expert_size: one expert's intermediate size.
+    tied: whether the head is the embedding's own matrix. dtype: the unquantised weights', as
+        safetensors names it.
+    """
+
+    model_type: str = ""
+    names: tuple[str, ...] = ()
+    layers: tuple[Layer, ...] = ()
+    hidden_size: int | None = None
+    intermediate_size: int | None = None
+    vocab_size: int | None = None
+    heads: int | None = None
+    kv_heads: int | None = None
+    head_dim: int | None = None
+    max_position: int | None = None
+    window: int | None = None
+    q_lora_rank: int = 0
+    kv_lora_rank: int = 0
+    qk_rope_head_dim: int = 0
+    qk_nope_head_dim: int = 0
+    v_head_dim: int | None = None
+    linear_key_heads: int = 0
+    linear_value_heads: int = 0
+    linear_key_head_dim: int = 0
+    linear_value_head_dim: int = 0
+    linear_conv_kernel: int = 0
+    experts: int = 0
+    experts_per_token: int = 0
+    shared_experts: int = 0
+    expert_size: int = 0
+    mtp_layers: int = 0
+    tied: bool = False
+    dtype: str | None = None
+    vision: bool = False

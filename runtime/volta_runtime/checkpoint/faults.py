@@ -1,0 +1,31 @@
+"""What is wrong with a checkpoint: one fault each, so that all are told and none hides another."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+Level = Literal["fail", "warn", "info"]
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One thing that is not as it must be.
+
+    check: the id of the doctor's check that it breaks ("st-header"); ids are a contract.
+    message: one sentence with the numbers, which names neither the file nor what to do.
+    file: where it is; tensor: the tensor or module meant, empty where it is the file as a whole.
+    expected, found: the two sides, short ("[4096, 256]", "F8_E4M3"); empty where none fits.
+    level: fail where the model cannot be served rightly, warn where it may suffer, else info.
+    """
+
+    check: str
+    message: str
+    file: Path
+    tensor: str = ""
+    expected: str = ""
+    found: str = ""
+    level: Level = "fail"
+
+    def __str__(self) -> str:
+        where = f"tensor {self.tensor}: " if self.tensor else ""
+        return f"{self.file}: {where}{self.message}"
