@@ -1,1 +1,1 @@
-"""A checkpoint with the flags and the cards that it is meant for, as `volta-doctor model` judges."""
+"""What `volta-doctor model` judges: a checkpoint, and the flags and cards it is meant for."""

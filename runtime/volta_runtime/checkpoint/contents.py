@@ -24,9 +24,10 @@ class Contents:
     path: the directory, or the GGUF file. kind: what its weights are in; "index" where only the
         index of safetensors is there and no shard, so that names are known and shapes are not.
     files: all files of it, sorted. configs: the JSON objects of config.json,
-        generation_config.json, hf_quant_config.json, quantize_config.json, tokenizer_config.json … by file name, those that
-        are there and sound. tensors: by name, from all sound headers. index: tensor to shard, as
-        model.safetensors.index.json says. metadata: GGUF's, without its long arrays.
+        generation_config.json, hf_quant_config.json, tokenizer_config.json and their like, by file
+        name, those that are there and sound. tensors: by name, from all sound headers. index:
+        tensor to shard, as model.safetensors.index.json says. metadata: GGUF's, without its long
+        arrays.
     faults: what is wrong with the files themselves.
     """
 
