@@ -150,17 +150,32 @@ class OtherGpus(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     source: str
 
 
-class Engine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What one serving engine asks of its host.
+class Card(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A kind of card, as its data sheet has it: GB are 10^9 bytes, MiB 2^20.
 
-    `python` is a minor version. `glibc` is the least release that its versions `glibc_for` (a
-    PEP 440 specifier) run with.
+    `device_ids` are NVIDIA's of PCI. `nvlink_gbs` and `pcie_gbs` are bytes a second in one
+    direction, of all NVLinks together and of the slot; a card without NVLink has 0.
     """
 
-    python: str
-    glibc: str
-    glibc_for: str
+    title: str
+    device_ids: list[str]
+    memory_mib: int
+    cuda_mib: int
+    bandwidth_gbs: float
+    tensor_tflops: float
     source: str
+    nvlink_gbs: float = 0
+    pcie_gbs: float = 15.75  # generation 3, 16 lanes, 128b/130b
+
+    @property
+    def memory(self) -> int:
+        """Bytes in all, as NVML tells."""
+        return self.memory_mib * 2**20
+
+    @property
+    def cuda_memory(self) -> int:
+        """Bytes in all, as CUDA tells."""
+        return self.cuda_mib * 2**20
 
 
 class Volta(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -188,12 +203,17 @@ class Compat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     cuda_13: Cuda13
     nvidia_libraries: NvidiaLibraries
     other_gpus: list[OtherGpus]
-    engines: dict[str, Engine]
+    cards: dict[str, Card]
 
     @property
     def torch(self) -> str:
         """The version of the torch that Volta's profile installs."""
         return self.torch_by_profile["v100"].version
+
+    def card(self, device_id: str) -> str | None:
+        """Return the row of `cards` with a PCI device id (1db1), None for a card not known."""
+        asked = device_id.lower()
+        return next((name for name, row in self.cards.items() if asked in row.device_ids), None)
 
     def torch_build(self, version: str, cuda: str) -> TorchBuild | None:
         """Return the row for a torch version (2.10.0) and CUDA version (12.8), None without one."""

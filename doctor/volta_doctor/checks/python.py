@@ -6,7 +6,8 @@ from collections.abc import Iterable, Iterator
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
-from volta_doctor.catalog import Row, compat
+from volta_doctor.catalog import Row
+from volta_doctor.catalog.engines import engines
 from volta_doctor.checks.environments import all_looked_at, each_env
 from volta_doctor.checks.registry import check
 from volta_doctor.facts.model import Facts
@@ -65,8 +66,8 @@ def _foreign_modules(facts: Facts, env: PythonEnv) -> Iterator[Evidence]:
 def _judge_engine(row: Row, env: PythonEnv) -> Finding | None:
     """Hold an environment against what its engine asks for; None where it fits."""
     for package in env.distributions:
-        engine = compat().engines.get(canonicalize_name(package.name))
-        if engine is None:
+        engine = engines().get(canonicalize_name(package.name))
+        if engine is None or not engine.python:
             continue
         version = Evidence(f"dist-info in {env.prefix}", f"{package.name} {package.version}")
         if not f"{env.python}.".startswith(f"{engine.python}."):

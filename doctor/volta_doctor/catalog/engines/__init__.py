@@ -7,6 +7,8 @@ from typing import Literal
 import msgspec
 
 from volta_doctor.catalog import load
+from volta_doctor.facts.serve.engines import ENGINES, Flags
+from volta_doctor.facts.serve.engines import Engine as CommandLine
 
 
 class Support(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -52,6 +54,7 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     it captures CUDA graphs, which cost `graph_bytes`; `context_bytes` is CUDA's context with its
     libraries. `sequences` full contexts are reserved from the start where --max-num-seqs is not
     given; None for an engine that pages its cache. `block` is a page of the KV cache, in tokens.
+    `step_tokens` is how many tokens of prompts it computes at once, which activations grow with.
     """
 
     utilization: float | None
@@ -60,6 +63,7 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     context_bytes: int
     sequences: int | None = None
     block: int = 1
+    step_tokens: int
     source: str
 
 
@@ -77,21 +81,25 @@ class KvCache(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 class Engine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One engine.
 
-    `version` is the newest that the rows were held against. `program` is how it is started, and
-    `flags` its own words by serving flag (a field of facts.serve.Flags, or expert_parallel_size):
-    `--tensor-parallel-size {}`; a flag that it lacks is left out. `always` are the words that Volta
-    asks of it. `architectures` and `model_types` list what it knows, empty for most of what there
-    is. `shards` says how it uses several GPUs: tensor (each layer is split) or layer (each GPU has
-    some).
+    `version` is the newest that the rows were held against. `program` names the row of
+    facts.serve.engines that knows how it is started and what it calls its flags; `flags` are
+    words by field of Flags for those that stand there not, or that mean something else:
+    `--quant-policy {}`. `always` are the words that Volta asks of it, `env` the variables.
+    `context` says whether its flag for the context counts one sequence's tokens or those of all.
+    `architectures` and `model_types` list what it knows, empty for most of what there is. `shards`
+    says how it uses several GPUs: tensor (each layer is split) or layer (each GPU has some).
+    `python` is the minor version that it is made for, `glibc` the least release that its versions
+    `glibc_for` (a PEP 440 specifier) run with; empty where any does.
     """
 
     name: str
     title: str
     version: str
     program: str
+    flags: dict[str, str] = {}
     always: list[str] = []
     env: dict[str, str] = {}
-    flags: dict[str, str]
+    context: Literal["each", "all"] = "each"
     shards: Literal["tensor", "layer", "none"]
     expert_parallel: bool = False
     architectures: list[str] = []
@@ -103,6 +111,38 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     glibc: str = ""
     glibc_for: str = ""
     source: str
+
+    @property
+    def command_line(self) -> CommandLine:
+        """The row that recognises its command line."""
+        return next(row for row in ENGINES if row.name == self.program)
+
+    def takes(self, flag: str) -> bool:
+        """Say whether it has a flag for a field of Flags."""
+        return flag in self.flags or flag in self.command_line.flags
+
+    def words(self, flags: Flags) -> list[str]:
+        """Return the command that starts it with these flags; those that it lacks are left out."""
+        line = self.command_line
+        words = line.programs[0].split()
+        if line.model_first and flags.model:
+            words.append(flags.model)
+        for field in Flags.__struct_fields__:
+            value = getattr(flags, field)
+            if value is None or value is False or (field == "model" and line.model_first):
+                continue
+            if field == "max_model_len" and self.context == "all":
+                value *= flags.max_num_seqs or 1
+            words += self._option(field, value)
+        return [*words, *self.always]
+
+    def _option(self, field: str, value: object) -> list[str]:
+        if field in self.flags:
+            return self.flags[field].format(value).split()
+        options = self.command_line.flags.get(field)
+        if not options:
+            return []
+        return [f"--{options[0]}"] if value is True else [f"--{options[0]}", str(value)]
 
 
 @cache
