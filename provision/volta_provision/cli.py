@@ -11,7 +11,7 @@ from volta_provision.bundle import write_bundle
 from volta_provision.errors import StackError
 from volta_provision.lockfile import make_lock
 from volta_provision.source import find_source, pack_source
-from volta_provision.stack import Profile, Stack, read_stack
+from volta_provision.stack import Profile, Stack, read_lockable
 
 stack_option = click.option(
     "--stack",
@@ -56,7 +56,7 @@ def lock(
     stack_file: Path, profile: str, detected: str | None, source: Path | None, output: Path | None
 ) -> None:
     """Resolve the stack to exact versions and hashes (YAML)."""
-    stack = read_stack(stack_file)
+    stack = read_lockable(stack_file)
     _, source_digest = pack_source(source or find_source())
     data = make_lock(stack, choose_profile(stack, profile, detected), source_digest).encode()
     if output:
@@ -77,7 +77,7 @@ def bundle(
     stack_file: Path, profile: str, detected: str | None, source: Path | None, out: Path
 ) -> None:
     """Write lock, source and requirements to OUT/RELEASE; prints a JSON summary."""
-    stack = read_stack(stack_file)
+    stack = read_lockable(stack_file)
     chosen = choose_profile(stack, profile, detected)
     report = write_bundle(stack, chosen, source or find_source(), out.resolve())
     click.echo(msgspec.json.encode(report))

@@ -6,27 +6,47 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from volta_provision.errors import StackError
 
 Profile = Literal["cpu", "v100"]
 
+EMBEDDED = "embedded"
+
 
 class Serve(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """Flags of `volta-serve serve`; the names are vLLM's."""
+    """Serving flags by vLLM's names; an engine that has other words for them gets those.
+
+    What is not set is left to the engine. The first four are those of `volta-serve serve`, and all
+    that a lock can hold.
+    """
 
     host: str = "127.0.0.1"
     port: Annotated[int, msgspec.Meta(ge=1, le=65535)] = 8000
     max_model_len: Annotated[int, msgspec.Meta(ge=16)] = 2048
     max_num_seqs: Annotated[int, msgspec.Meta(ge=1, le=256)] = 4
+    tensor_parallel_size: Annotated[int, msgspec.Meta(ge=1, le=16)] | UnsetType = UNSET
+    enable_expert_parallel: bool | UnsetType = UNSET
+    gpu_memory_utilization: Annotated[float, msgspec.Meta(gt=0, le=1)] | UnsetType = UNSET
+    dtype: str | UnsetType = UNSET
+    kv_cache_dtype: str | UnsetType = UNSET
+    enforce_eager: bool | UnsetType = UNSET
+
+
+_LOCKED_FLAGS = Serve.__struct_fields__[:4]
 
 
 class Stack(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """One stack.yaml: what to serve, and on which class of host."""
+    """One stack.yaml: what to serve, and on which class of host.
+
+    `model` is a row of models.yaml, or the path of a checkpoint. `engine` is one of the doctor's
+    catalogue of engines.
+    """
 
     model: str
     profile: Literal["auto", "cpu", "v100"] = "auto"
-    engine: Literal["embedded"] = "embedded"
+    engine: str = EMBEDDED
     serve: Serve = Serve()
 
 
@@ -52,14 +72,47 @@ def read_yaml(path: Path, kind: Any) -> Any:
 
 
 def read_stack(path: Path) -> Stack:
-    """Read stack.yaml; raises StackError for an unknown key, a bad value or an unknown model."""
+    """Read stack.yaml; raises StackError naming the field: an unknown key, value, model or engine.
+
+    A model with a slash in it is a path, relative to the file's directory, and may lie on the hosts
+    alone.
+    """
     stack: Stack = read_yaml(path, Stack)
     models = read_models()
-    if stack.model not in models:
+    if "/" not in stack.model and stack.model not in models:
         raise StackError(
-            f"{path}: model: {stack.model!r} is unknown"
-            f"{_suggest(stack.model, models)}; known: {', '.join(models)}"
+            f"{path}: model: {stack.model!r} is unknown{_suggest(stack.model, models)}; known:"
+            f" {', '.join(models)}, and checkpoints by a path with a slash (./{stack.model})"
         )
+    if stack.engine != EMBEDDED:
+        from volta_doctor.catalog.engines import engines
+
+        if stack.engine not in engines():
+            raise StackError(
+                f"{path}: engine: {stack.engine!r} is unknown{_suggest(stack.engine, engines())};"
+                f" known: {', '.join(engines())}"
+            )
+    return stack
+
+
+def read_lockable(path: Path) -> Stack:
+    """Read a stack that can be locked. Raises StackError, also naming the field that cannot."""
+    stack = read_stack(path)
+    if stack.engine != EMBEDDED:
+        raise StackError(
+            f"{path}: engine: {stack.engine} cannot be locked yet; {EMBEDDED} can, and the command"
+            " that `volta-stack plan` shows starts the others by hand"
+        )
+    if stack.model not in read_models():
+        raise StackError(
+            f"{path}: model: {stack.model} is a path, which cannot be locked yet; a model of"
+            f" models.yaml can: {', '.join(read_models())}"
+        )
+    for flag in Serve.__struct_fields__:
+        if flag not in _LOCKED_FLAGS and getattr(stack.serve, flag) is not UNSET:
+            raise StackError(
+                f"{path}: serve.{flag} cannot be locked yet; {', '.join(_LOCKED_FLAGS)} can"
+            )
     return stack
 
 

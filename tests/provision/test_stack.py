@@ -3,7 +3,8 @@
 import pytest
 
 from volta_provision.errors import StackError
-from volta_provision.stack import Serve, read_models, read_stack
+from volta_provision.lockfile import make_lock
+from volta_provision.stack import Serve, read_lockable, read_models, read_stack
 
 GOOD = "model: smollm2-135m-instruct-nvfp4\n"
 
@@ -30,8 +31,11 @@ def test_defaults(tmp_path):
         (GOOD + "serve: {port: 70000}\n", ["serve.port", "65535"]),
         (GOOD + "serve: {port: many}\n", ["serve.port", "int"]),
         (GOOD + "profile: a100\n", ["profile", "a100"]),
-        (GOOD + "engine: vllm\n", ["engine", "vllm"]),
+        (GOOD + "engine: vlm\n", ["engine: 'vlm' is unknown", "mean 'vllm'", "1cat-vllm"]),
+        (GOOD + "serve: {gpu_memory_utilization: 1.5}\n", ["gpu_memory_utilization", "1.0"]),
+        (GOOD + "serve: {tensor_parallel_size: 0}\n", ["serve.tensor_parallel_size", "1"]),
         ("model: smollm2\n", ["model", "'smollm2' is unknown", "known: smollm2-135m"]),
+        ("model: smollm2\n", ["by a path with a slash (./smollm2)"]),
         ("profile: cpu\n", ["model", "missing"]),
         ("model: [\n", ["not readable as YAML", "line 2"]),
     ],
@@ -47,3 +51,36 @@ def test_mistakes_are_named(tmp_path, text, parts):
 def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(StackError, match=r"nowhere\.yaml: no such file"):
         read_stack(tmp_path / "nowhere.yaml")
+
+
+FULL = """model: /models/Qwen2.5-7B
+profile: v100
+engine: 1cat-vllm
+serve: {max_model_len: 8192, tensor_parallel_size: 2, kv_cache_dtype: fp8_e5m2}
+"""
+
+
+def test_what_a_planner_writes_is_read(tmp_path):
+    read = read_stack(stack(tmp_path, FULL))
+    assert (read.engine, read.serve.tensor_parallel_size) == ("1cat-vllm", 2)
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        (FULL, ["engine: 1cat-vllm", "embedded can"]),
+        (FULL.replace("1cat-vllm", "embedded"), ["model: /models/Qwen2.5-7B", "smollm2-135m"]),
+        (GOOD + "serve: {dtype: half}\n", ["serve.dtype", "max_model_len, max_num_seqs can"]),
+    ],
+)
+def test_what_cannot_be_locked_is_named(tmp_path, text, parts):
+    path = stack(tmp_path, text)
+    with pytest.raises(StackError) as error:
+        read_lockable(path)
+    for part in [str(path), "cannot be locked yet", *parts]:
+        assert part in str(error.value)
+
+
+def test_flags_that_are_not_set_are_not_in_the_lock(tmp_path):
+    lock = make_lock(read_lockable(stack(tmp_path, GOOD)), "cpu", "sha256:0")
+    assert b"tensor_parallel_size" not in lock.encode()
