@@ -1,9 +1,12 @@
-"""The shape of a model, from config.json or a GGUF file's metadata, whatever names they use."""
+"""What is known of a model's shape, in one set of names."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
-LayerKind = Literal["full", "sliding", "linear", "mla", "none"]
+LayerKind = Literal["full", "sliding", "linear", "hybrid", "mla", "none"]
+
+LAYERS = 4096  # more than any model has; a config that says so is not to be believed
+_NUMBER = 1 << 31  # and no size of one dimension reaches this
 
 
 @dataclass(frozen=True)
@@ -11,12 +14,15 @@ class Layer:
     """One decoder layer.
 
     kind: what it keeps of the past: all keys and values, those of a window, the state of a linear
-        attention, MLA's latent vectors, or nothing.
+        attention, keys and values and a state too (hybrid), MLA's latent vectors, or nothing.
     experts: routed experts, 0 for a dense layer.
+    kv_heads, head_dim: where its own differ from the model's.
     """
 
     kind: LayerKind
     experts: int = 0
+    kv_heads: int | None = None
+    head_dim: int | None = None
 
 
 @dataclass(frozen=True)
@@ -27,7 +33,7 @@ class Architecture:
     layers: by number, without those of multi-token prediction (`mtp_layers`).
     window: tokens that a sliding layer keeps. kv_lora_rank, qk_rope_head_dim: of MLA.
     linear_*: of linear attention (Qwen3-Next's gated delta net, Mamba): heads, their sizes, and the
-        width of the convolution.
+        width of the convolution. Mamba's groups are key heads here, its states the key head's size.
     experts_per_token, shared_experts: of a mixture; expert_size: one expert's intermediate size.
     tied: whether the head is the embedding's own matrix. dtype: the unquantised weights', as
         safetensors names it.
@@ -62,3 +68,18 @@ class Architecture:
     tied: bool = False
     dtype: str | None = None
     vision: bool = False
+
+
+def whole(value: Any) -> int | None:
+    """Return a number that can be a size; None for anything else that a hostile config holds."""
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _NUMBER:
+        return value
+    return None
+
+
+def numbers(value: Any) -> list[int] | None:
+    """Return a list with a number for each layer; None where it is none."""
+    if isinstance(value, list) and 0 < len(value) <= LAYERS:
+        found = [whole(int(item) if isinstance(item, bool) else item) for item in value]
+        return None if None in found else [item for item in found if item is not None]
+    return None
