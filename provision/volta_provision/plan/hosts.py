@@ -1,0 +1,192 @@
+"""The hosts of a plan: their Volta cards and the links between them, from a flag or from facts."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from volta_doctor.catalog import compat
+from volta_doctor.catalog.compatibility import Card
+from volta_doctor.facts.model import Facts, Missing, SnapshotError, decode
+from volta_doctor.facts.nvml import GpuFacts, NvmlFacts, value
+from volta_doctor.facts.topo import TopoFacts
+from volta_doctor.profile import is_volta
+from volta_provision.errors import StackError
+from volta_provision.plan.inventory import is_inventory, snapshot_commands
+
+SECTIONS = ("host", "pci", "nvml", "topo")
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """A Volta card.
+
+    index: as NVML and nvidia-smi count. model: a row of compat.yaml's `cards`. total, used: bytes,
+    the latter what other processes hold.
+    """
+
+    index: int
+    model: str
+    total: int
+    used: int = 0
+
+    @property
+    def free(self) -> int:
+        """Bytes that nobody holds."""
+        return self.total - self.used
+
+    @property
+    def card(self) -> Card:
+        """Its data sheet."""
+        return compat().cards[self.model]
+
+
+@dataclass(frozen=True)
+class Host:
+    """One host.
+
+    linked: pairs of indices (the lower first) that NVLink joins. notes: what of it is not used, and
+    why. facts: of its snapshot, without data where a flag named the cards.
+    """
+
+    name: str
+    told_by: str
+    gpus: tuple[Gpu, ...]
+    linked: frozenset[tuple[int, int]]
+    notes: tuple[str, ...] = ()
+    facts: Facts = field(default_factory=Facts, compare=False)
+
+    def is_linked(self, gpus: Sequence[Gpu]) -> bool:
+        """Say whether each pair of these GPUs has an NVLink."""
+        indices = sorted(gpu.index for gpu in gpus)
+        return all((i, j) in self.linked for i in indices for j in indices if i < j)
+
+
+def of_flag(model: str, count: int) -> Host:
+    """Return an idle host with so many cards of one model."""
+    card = compat().cards[model]
+    gpus = tuple(Gpu(index, model, card.memory) for index in range(count))
+    pairs = frozenset((i, j) for i in range(count) for j in range(i + 1, count))
+    notes = ["NVLink between all GPUs is assumed"] if card.nvlink_gbs and count > 1 else []
+    return Host("", "--gpu", gpus, pairs if card.nvlink_gbs else frozenset(), tuple(notes))
+
+
+def of_files(paths: Sequence[Path], idle: bool = False) -> list[Host]:
+    """Read snapshots, one host each. Raises StackError naming the file and what is wrong with it.
+
+    idle: as if no other process held memory.
+    """
+    hosts = []
+    for path in paths:
+        try:
+            data = path.read_bytes()
+        except OSError as error:
+            raise StackError(f"{path}: {error.strerror}") from error
+        try:
+            facts = decode(data).facts
+        except SnapshotError as error:
+            if is_inventory(data):
+                raise StackError(
+                    f"{path} is an Ansible inventory, and a plan needs the snapshots of its hosts:"
+                    f" {snapshot_commands(path)}"
+                ) from error
+            raise StackError(
+                f"{path}: {error}; `volta-doctor snapshot -o FILE` on a host makes one"
+            ) from error
+        hosts.append(of_facts(facts, str(path), idle))
+    names = [host.name for host in hosts]
+    return [
+        replace(host, name=f"{host.name} ({host.told_by})") if names.count(host.name) > 1 else host
+        for host in hosts
+    ]
+
+
+def of_facts(facts: Facts, source: str, idle: bool = False) -> Host:
+    """Return the host that facts tell of. Raises StackError where they tell of no Volta card."""
+    name = facts.host.data.hostname if facts.host.data else ""
+    gpus, notes = _gpus(facts, idle)
+    if not gpus:
+        why = "; ".join(notes) or "no Volta card there"
+        raise StackError(
+            f"{source}: {why}; name the cards with --gpu and --count"
+            f" (--gpu {', '.join(compat().cards)})"
+        )
+    told = _linked(facts, gpus) if len(gpus) > 1 else frozenset()
+    if told is None:
+        notes.append("how the GPUs are joined is not known: planned as if by PCIe")
+    return Host(name or source, source, tuple(gpus), told or frozenset(), tuple(notes), facts)
+
+
+def _gpus(facts: Facts, idle: bool) -> tuple[list[Gpu], list[str]]:
+    nvml = facts.nvml.data
+    if nvml is None or nvml.init_error or not nvml.gpus:
+        return _of_pci(facts)
+    gpus, notes = [], []
+    for gpu in nvml.gpus:
+        found = _gpu(gpu, idle)
+        if isinstance(found, Gpu):
+            gpus.append(found)
+        else:
+            notes.append(f"GPU {gpu.index} is not used: {found}")
+    return gpus, notes
+
+
+def _gpu(gpu: GpuFacts, idle: bool) -> Gpu | str:
+    """One GPU, or why it cannot be used."""
+    if gpu.handle_error:
+        return f"NVML cannot open it: {gpu.handle_error}"
+    title = value(gpu.name) or "a GPU without a name"
+    device = (value(gpu.pci.device_id) or "").removeprefix("0x")[:4].lower()
+    model = compat().card(device)
+    capability = value(gpu.compute_capability)
+    if model is None and capability == compat().volta.compute_capability:
+        return (
+            f"{title} (10de:{device or '?'}) has no data sheet here; --gpu takes the nearest card"
+        )
+    if model is None:
+        return f"{title} is no Volta card"
+    total = value(gpu.memory.total) or compat().cards[model].memory
+    return Gpu(gpu.index, model, total, 0 if idle else value(gpu.memory.used) or 0)
+
+
+def _of_pci(facts: Facts) -> tuple[list[Gpu], list[str]]:
+    """Without a driver, the bus tells which cards there are, and their data sheets the rest."""
+    try:
+        cards = facts.pci.need().gpus
+    except Missing as reason:
+        return [], [f"neither NVML nor the PCI bus tells its GPUs: {reason}"]
+    gpus = [
+        Gpu(index, model, compat().cards[model].memory)
+        for index, device in enumerate(filter(is_volta, cards))
+        if (model := compat().card(device.device.removeprefix("0x")))
+    ]
+    error = facts.nvml.data.init_error if facts.nvml.data else facts.nvml.error
+    why = f"NVML does not answer ({error}): memory is that of the data sheets, all of it free"
+    return gpus, [why] if gpus else []
+
+
+def _linked(facts: Facts, gpus: Sequence[Gpu]) -> frozenset[tuple[int, int]] | None:
+    """Pairs with an NVLink; None where it is not told and cannot be inferred."""
+    if not any(gpu.card.nvlink_gbs for gpu in gpus):
+        return frozenset()
+    topo, nvml = facts.topo.data, facts.nvml.data
+    if topo is None or nvml is None:
+        return None
+    places = _places(topo, nvml)
+    return frozenset(
+        (one.index, other.index)
+        for one in gpus
+        for other in gpus
+        if one.index < other.index
+        and {one.index, other.index} <= places.keys()
+        and topo.links[places[one.index]][places[other.index]].startswith("NV")
+    )
+
+
+def _places(topo: TopoFacts, nvml: NvmlFacts) -> dict[int, int]:
+    """Where a GPU stands in the matrix: by its UUID, and by its index where that is not told."""
+    rows = {uuid: row for row, uuid in enumerate(topo.uuids)}
+    return {
+        gpu.index: rows.get(value(gpu.uuid) or "", gpu.index)
+        for gpu in nvml.gpus
+        if rows.get(value(gpu.uuid) or "", gpu.index) < len(topo.uuids)
+    }
