@@ -78,6 +78,19 @@ class KvCache(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     source: str
 
 
+class Scaling(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What an engine makes of 4-bit floats' scales before it multiplies.
+
+    `fused` says which global scale the parts of a fused layer get where theirs differ: each its own
+    (apart), or all the largest (maximum); empty where no format with globals runs. `folded` is the
+    type that the product of block and global scale is rounded to.
+    """
+
+    fused: Literal["apart", "maximum", ""]
+    folded: Literal["float16", "float32"]
+    source: str
+
+
 class Engine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One engine.
 
@@ -88,6 +101,7 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     `context` says whether its flag for the context counts one sequence's tokens or those of all.
     `architectures` and `model_types` list what it knows, empty for most of what there is. `shards`
     says how it uses several GPUs: tensor (each layer is split) or layer (each GPU has some).
+    `scaling` is None where it is not known.
     `python` is the minor version that it is made for, `glibc` the least release that its versions
     `glibc_for` (a PEP 440 specifier) run with; empty where any does.
     """
@@ -106,6 +120,7 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     formats: list[Support]
     kv_cache: list[KvCache]
     memory: Memory
+    scaling: Scaling | None = None
     speed: list[Efficiency]
     python: str = ""
     glibc: str = ""

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 from volta_doctor.catalog import Row
 from volta_doctor.findings import Finding
+from volta_doctor.scale_limits import APART, HALF_MAX, spread
 from volta_doctor.why.case import Case
 from volta_doctor.why.model import (
     Tensor,
@@ -18,16 +19,14 @@ from volta_doctor.why.model import (
     text_config,
 )
 from volta_doctor.why.rules import likely, rule
+from volta_runtime.checkpoint.fused import fused
 
-_HALF_MAX = 65504.0
 _LARGEST = re.compile(
     r"(?:weight_scale|block.scale|scales?)\S*.{0,40}?\b(?:max|amax)\b[ =:]{1,3}"
     r"(\d+(?:\.\d+)?(?:e\+?\d+)?)",
     re.IGNORECASE,
 )
-_APART = 1.10  # of global scales of one layer, above which the loss shows
 _BLOCK_SCALES = ("weight_scale", "scales", "weight_scale_inv")
-_FUSED = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"), ("w1", "w3"))
 _GLOBALS = ("weight_global_scale", "weight_scale_2")
 _FOUR_BIT_FLOATS = re.compile(r"nvfp4|mxfp4", re.IGNORECASE)  # two values in a byte
 _INPUTS = (
@@ -91,7 +90,7 @@ def type_of_scales(case: Case, row: Row) -> Iterator[Finding]:
 def too_large_for_half(case: Case, row: Row) -> Iterator[Finding]:
     """A scale that float16 cannot hold."""
     for match, evidence in case.matching(_LARGEST):
-        if float(match[1]) > _HALF_MAX and dtype(case) == "float16":
+        if float(match[1]) > HALF_MAX and dtype(case) == "float16":
             yield row.fail(f"A scale is {float(match[1]):g}, and float16 ends at 65504.", evidence)
             return
 
@@ -151,21 +150,16 @@ def parts_of_a_layer(case: Case, row: Row) -> Iterator[Finding]:
     """Loaders take one global scale for all parts of a fused layer, most of them the largest."""
     by_name = {t.module: t for t in tensors(case) if t.kind in _GLOBALS and t.value}
     worst: tuple[float, list[Tensor]] = (1.0, [])
-    for module in by_name:
-        parent, _, part = module.rpartition(".")
-        for parts in _FUSED:
-            if part != parts[0]:
-                continue
-            found = [by_name[n] for p in parts if (n := f"{parent}.{p}".lstrip(".")) in by_name]
-            values = [t.value for t in found if t.value]
-            if len(values) > 1:
-                worst = max(worst, (max(values) / min(values), found), key=lambda pair: pair[0])
+    for parts in fused(by_name):
+        found = [by_name[part] for part in parts]
+        ratio = spread(tensor.value for tensor in found if tensor.value)
+        worst = max(worst, (ratio, found), key=lambda pair: pair[0])
     ratio, found = worst
     if ratio <= 1:
         return
     text = f"The global scales of {found[0].module} and its other parts differ by {ratio - 1:.0%}."
     seen = [t.evidence for t in found]
-    if ratio > _APART:
+    if ratio > APART:
         yield likely(row.fail(text, *seen), "the text does not show how the loader joins them")
     else:
         yield row.warn(text, *seen)
