@@ -1,14 +1,13 @@
 """A checkpoint directory as a map from module to weight format, read from headers alone."""
 
 import json
-from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from volta_runtime.checkpoint.errors import CheckpointError
-from volta_runtime.checkpoint.formats import recognise
+from volta_runtime.checkpoint.formats import by_module, read, recognise, unrecognised
 from volta_runtime.checkpoint.quantization import parse_quantization
 from volta_runtime.checkpoint.safetensors import TensorInfo, read_header
 from volta_runtime.checkpoint.sums import Progress, check_sums
@@ -23,7 +22,7 @@ class Checkpoint:
     """An HF-style checkpoint whose headers and config agree.
 
     path: the directory; config: config.json; tensors: by full name;
-    modules: module name to weight format row ("dense", "nvfp4").
+    modules: module name to weight format row ("dense", "nvfp4-pack-quantized").
     """
 
     path: Path
@@ -43,8 +42,11 @@ def open_checkpoint(directory: Path) -> Checkpoint:
     tensors = _read_tensors(directory)
     quantization = parse_quantization(config_file, config)
     modules: dict[str, str] = {}
-    for module, parameters in _by_module(tensors).items():
+    for module, parameters in sorted(by_module(tensors).items()):
         row = recognise(module, parameters)
+        faults = read(row, parameters).faults if row else (unrecognised(module, parameters),)
+        if row is None or faults:
+            raise CheckpointError(f"{faults[0]}; fetch or export the checkpoint again")
         class_name = _class_name(module, parameters)
         promised = quantization.format_of(module, class_name)
         if row.name != promised:
@@ -112,14 +114,6 @@ def _read_tensors(directory: Path) -> dict[str, TensorInfo]:
             )
         tensors |= held
     return tensors
-
-
-def _by_module(tensors: Mapping[str, TensorInfo]) -> dict[str, dict[str, TensorInfo]]:
-    modules: defaultdict[str, dict[str, TensorInfo]] = defaultdict(dict)
-    for name, info in tensors.items():
-        module, _, parameter = name.rpartition(".")
-        modules[module][parameter] = info
-    return dict(sorted(modules.items()))
 
 
 def _class_name(module: str, parameters: Mapping[str, TensorInfo]) -> str:

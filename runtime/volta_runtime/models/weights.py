@@ -26,6 +26,9 @@ _DTYPES = {
     "F32": torch.float32,
 }
 
+# The formats that there are layers for.
+_SERVED = ("dense", "nvfp4-pack-quantized")
+
 _SHOWN = 5  # problems named in one message
 
 
@@ -39,12 +42,18 @@ class Weights:
     def check(self, shapes: Mapping[str, Shape]) -> None:
         """Compare the whole checkpoint with the model's modules and their weight shapes.
 
-        Raises ModelError naming missing, unexpected and mis-shaped tensors, or when the weights
-        are larger than the device's memory.
+        Raises ModelError naming a module in a format that has no layer, missing, unexpected and
+        mis-shaped tensors, or when the weights are larger than the device's memory.
         """
+        for module in shapes:
+            if (name := self._format(module)) not in _SERVED:
+                raise ModelError(
+                    f"{self._checkpoint.path}: module {module} is {BY_NAME[name].title} ({name}),"
+                    f" which volta-serve does not run; it runs {', '.join(_SERVED)}"
+                )
         expected: dict[str, Shape] = {}
         for module, shape in shapes.items():
-            stored = BY_NAME[self._format(module)].shapes(shape)
+            stored = BY_NAME[self._format(module)].stored(shape)
             expected |= {f"{module}.{name}": part for name, part in stored.items()}
         tensors = self._checkpoint.tensors
         problems = [f"{name} is missing" for name in expected if name not in tensors]

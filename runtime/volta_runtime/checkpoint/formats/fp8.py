@@ -1,0 +1,69 @@
+"""FP8 E4M3 weights in three conventions: a scale for the tensor, for each row, for each block."""
+
+from volta_runtime.checkpoint.formats.row import Parameter, WeightFormat
+
+_FLOATS = ("F32", "BF16", "F16")
+_TENSOR = ("[]", "[1]", "[1, 1]")
+_CHANNEL = ("[N, 1]", "[N]")
+_BLOCK = "[⌈N/R⌉, ⌈K/C⌉]"
+
+_CODES = Parameter("weight", "codes", ("F8_E4M3",), ("[N, K]",))
+_INPUT_SCALE = Parameter("input_scale", "activation", _FLOATS, _TENSOR, "multiply", optional=True)
+
+
+def _scale(
+    *shapes: str, dtypes: tuple[str, ...] = _FLOATS, name: str = "weight_scale"
+) -> Parameter:
+    return Parameter(name, "scale", dtypes, shapes, "multiply")
+
+
+ROWS = (
+    WeightFormat(
+        name="fp8-tensor",
+        title="FP8 with one scale for the tensor (quant_method fp8)",
+        parameters=(_CODES, _scale(*_TENSOR), _INPUT_SCALE),
+        bits=8,
+        formula="W = weight · weight_scale",
+        source="vLLM model_executor/layers/quantization/fp8.py",
+    ),
+    WeightFormat(
+        name="fp8-channel",
+        title="FP8 with a scale for each output feature",
+        parameters=(_CODES, _scale(*_CHANNEL), _INPUT_SCALE),
+        bits=8,
+        formula="W = weight · weight_scale[n]",
+        source="vLLM model_executor/layers/quantization (fbgemm_fp8.py, ptpc_fp8.py)",
+    ),
+    WeightFormat(
+        name="fp8-block",
+        title="FP8 with a scale for a block of 128 × 128 (DeepSeek, Qwen)",
+        parameters=(
+            _CODES,
+            _scale(_BLOCK, dtypes=(*_FLOATS, "F8_E8M0"), name="weight_scale_inv"),
+            _INPUT_SCALE,
+        ),
+        sizes={"R": 128, "C": 128},
+        bits=8,
+        formula="W = weight · weight_scale_inv[⌊n/R⌋, ⌊k/C⌋]",
+        source="transformers integrations/finegrained_fp8.py; LMDeploy FP8Format.dequant",
+        note="The scale multiplies, whatever its name says.",
+    ),
+    WeightFormat(
+        name="float-quantized",
+        title="FP8 of compressed-tensors",
+        parameters=(_CODES, _scale(*_TENSOR, *_CHANNEL, _BLOCK), _INPUT_SCALE),
+        sizes={"R": 128, "C": 128},
+        bits=8,
+        formula="W = weight · weight_scale, of the tensor, of row n or of block [⌊n/R⌋, ⌊k/C⌋]",
+        source="compressed-tensors compressors/naive_quantized/base.py",
+    ),
+    WeightFormat(
+        name="modelopt-fp8",
+        title="FP8 of NVIDIA ModelOpt",
+        parameters=(_CODES, _scale(*_TENSOR, *_CHANNEL, _BLOCK), _INPUT_SCALE),
+        sizes={"R": 128, "C": 128},
+        bits=8,
+        formula="W = weight · weight_scale, of the tensor, of row n or of block [⌊n/R⌋, ⌊k/C⌋]",
+        source="modelopt torch/export/quant_utils.py; weight_scale = amax / 448",
+    ),
+)

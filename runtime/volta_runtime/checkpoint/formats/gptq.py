@@ -1,0 +1,22 @@
+"""GPTQ: whole numbers of 2, 3, 4 or 8 bits, packed along K, in an order that g_idx may tell."""
+
+from volta_runtime.checkpoint.formats.row import Parameter, WeightFormat
+
+ROWS = (
+    WeightFormat(
+        name="gptq",
+        title="GPTQ, 2, 3, 4 and 8 bits",
+        parameters=(
+            Parameter("qweight", "codes", ("I32",), ("[K*b/32, N]",)),
+            Parameter("scales", "scale", ("F16", "BF16", "F32"), ("[K/G, N]",), "multiply"),
+            Parameter("qzeros", "zero", ("I32",), ("[K/G, N*b/32]",), "subtract"),
+            Parameter("g_idx", "order", ("I32",), ("[K]",), optional=True),
+        ),
+        bits=4.16,
+        formula="W[n, k] = (q[k, n] − z[g, n]) · scales[g, n], g = g_idx[k] or ⌊k/G⌋;"
+        " z is the stored zero + 1, and as it is stored in checkpoint_format gptq_v2",
+        source="GPTQModel nn_modules/qlinear; AutoGPTQ nn_modules/qlinear",
+        note="The fields of a word follow each other from its lowest bit, and of 3 bits cross from"
+        " one word to the next. desc_act sorts columns by their weight: g_idx then is no staircase.",
+    ),
+)
