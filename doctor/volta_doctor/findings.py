@@ -6,6 +6,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 HOST = "host"  # the subject of a finding about the machine as a whole
+MODEL = "model"  # and of one about a checkpoint as a whole
 
 
 class Status(str, Enum):

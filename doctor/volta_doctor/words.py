@@ -3,8 +3,11 @@
 import re
 from collections.abc import Sequence
 
-# All but tab and line feed; and what turns the direction of writing: a name would read as another
-_CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+# All but tab and line feed; what turns the direction of writing: a name would read as another; and
+# halves of surrogate pairs, which no encoding takes
+_CONTROLS = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
+)
 
 
 def printable(text: str) -> str:
@@ -13,6 +16,14 @@ def printable(text: str) -> str:
     Names of processes and lines of logs are any user's, and a terminal obeys what it is shown.
     """
     return _CONTROLS.sub("?", text)
+
+
+def one_line(text: str, most: int) -> str:
+    """Return a text of a stranger's on one line; of a long one the middle is left out."""
+    if len(text) > most:
+        left_out = f" [{len(text) - most} characters] "
+        text = f"{text[: most // 2]}{left_out}{text[-(most - most // 2) :]}"
+    return printable(text.replace("\n", "?").replace("\t", "?"))
 
 
 def several(number: int, noun: str) -> str:

@@ -15,6 +15,7 @@ from volta_doctor.cli.diff import diff
 from volta_doctor.cli.explain import explain
 from volta_doctor.cli.fix import fix
 from volta_doctor.cli.listing import listing
+from volta_doctor.cli.model import model
 from volta_doctor.cli.snapshot import snapshot
 from volta_doctor.cli.watch import watch
 from volta_doctor.cli.why import why
@@ -33,7 +34,7 @@ def cli() -> None:
     """Say what is wrong with a V100 host, why, and the exact fix."""
 
 
-for verb in (check, why, fix, watch, snapshot, diff, arch, explain, listing, set_aside):
+for verb in (check, model, why, fix, watch, snapshot, diff, arch, explain, listing, set_aside):
     cli.add_command(verb)
 
 

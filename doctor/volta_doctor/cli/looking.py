@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from volta_doctor.facts.model import Snapshot
     from volta_doctor.probe import Probe
     from volta_doctor.report import Report
+    from volta_doctor.waivers import Waiver
 
 _CLEAR_LINE = "\r\x1b[K"
 
@@ -40,20 +41,30 @@ def look(scope: Scope) -> Look:
 def judged(scope: Scope, snapshot: "Snapshot") -> Look:
     """Judge a snapshot; the waivers that hold are those of the day on which it was taken."""
     from volta_doctor import report, waivers
-    from volta_doctor.catalog import checks
     from volta_doctor.judge import judge
     from volta_doctor.profile import SITE, detect
 
-    files = [Path(scope.waivers)] if scope.waivers else []
-    if not scope.waivers and not scope.snapshot:
-        files = waivers.default_files(os.environ)
+    borne = waivers_of(scope)
     with usage_errors():
-        borne = [waiver for file in files for waiver in waivers.load(file, checks())]
         profile = detect(snapshot.facts, scope.profile, None if scope.snapshot else SITE)
     day = date.fromisoformat(snapshot.taken[:10])
     findings = judge(snapshot.facts, selected(scope), profile, borne, day)
     notes = waivers.notes(findings, borne, day)
     return Look(snapshot, report.build(snapshot, profile, findings, notes))
+
+
+def waivers_of(scope: Scope) -> "list[Waiver]":
+    """Read the waivers that hold; a file of them may speak of hosts and of models."""
+    from volta_doctor import waivers
+    from volta_doctor.catalog import checks
+    from volta_doctor.catalog.model import model_checks
+
+    files = [Path(scope.waivers)] if scope.waivers else []
+    if not scope.waivers and not scope.snapshot:
+        files = waivers.default_files(os.environ)
+    known = checks().keys() | model_checks().keys()
+    with usage_errors():
+        return [waiver for file in files for waiver in waivers.load(file, known)]
 
 
 def taken(scope: Scope, sections: set[str] | None = None) -> "Snapshot":

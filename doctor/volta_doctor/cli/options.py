@@ -2,7 +2,7 @@
 
 import functools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -126,18 +126,21 @@ def extend(scope: Scope) -> None:
     plugins.load([*site, *map(Path, scope.plugins)])
 
 
-def selected(scope: Scope) -> "list[Row]":
-    """Return the rows to judge. Raises click.UsageError for a name that is no check and no area."""
+def selected(scope: Scope, rows: "Mapping[str, Row] | None" = None) -> "list[Row]":
+    """Return the rows to judge, of the given ones or those of a host.
+
+    Raises click.UsageError for a name that is no check and no area.
+    """
     from volta_doctor.catalog import checks, nearest
 
-    rows = checks()
+    rows = checks() if rows is None else rows
     areas = {row.area for row in rows.values()}
 
     def ids(option: str, given: tuple[str, ...]) -> set[str]:
         names = [part for text in given for part in text.replace(",", " ").split()]
         for name in names:
             if name not in rows and name not in areas:
-                like = nearest(name, [*rows, *areas])
+                like = _elsewhere(name) or nearest(name, [*rows, *areas])
                 raise click.UsageError(f"--{option}: no check or area {name!r}{like}")
         if given and not names:
             raise click.UsageError(f"--{option} names no check")
@@ -148,3 +151,14 @@ def selected(scope: Scope) -> "list[Row]":
     if not wanted:
         raise click.UsageError("--ignore leaves no check of those selected")
     return [row for row in rows.values() if row.id in wanted]
+
+
+def _elsewhere(name: str) -> str:
+    """Say which verb makes a check or an area of checks, where any does."""
+    from volta_doctor.catalog import checks
+    from volta_doctor.catalog.model import model_checks
+
+    for rows, verb in ((checks(), "check"), (model_checks(), "model PATH")):
+        if name in rows or name in {row.area for row in rows.values()}:
+            return f" of this verb; volta-doctor {verb} --select {name} judges by it"
+    return ""

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from datetime import datetime, timezone
 from importlib import import_module
-from typing import TextIO
+from typing import ClassVar, TextIO
 
 import msgspec
 
@@ -50,6 +50,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     `notes` are about the judging itself: a waiver that no longer holds.
     """
 
+    verb: ClassVar[str] = "check"
+
     schema: int
     tool: str
     taken: str
@@ -63,6 +65,25 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     def time(self) -> datetime:
         """When the facts were taken, in UTC."""
         return datetime.fromisoformat(self.taken).astimezone(timezone.utc)
+
+    @property
+    def judged(self) -> str:
+        """The name of what was judged, empty where it has none."""
+        return self.host
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """Labels that keep its series apart from those of other reports of this host."""
+        return {}
+
+    def about(self, verbose: bool) -> list[str]:  # noqa: ARG002 - a host is told in one line
+        """What was judged and by what rules, in lines."""
+        return [f"profile {self.profile.name}: {self.profile.reason}"]
+
+    @property
+    def further(self) -> list[tuple[str, str]]:
+        """Commands that come next whatever was found, each with what it is for."""
+        return []
 
 
 Format = Callable[[Report, TextIO, bool], str]
@@ -82,28 +103,33 @@ def exit_code(findings: list[Finding]) -> int:
     return 1 if Status.WARN in seen else 0
 
 
-def build(
-    snapshot: Snapshot, profile: Profile, findings: list[Finding], notes: Sequence[str] = ()
-) -> Report:
-    """Put together the report on ranked findings."""
+def summary(findings: list[Finding]) -> Summary:
+    """Return the verdict on findings, and their counts."""
     code = exit_code(findings)
     counts = {
         status.value: sum(f.status is status and not f.waived for f in findings)
         for status in Status
     }
+    return Summary(
+        verdict=_VERDICTS[code],
+        exit_code=code,
+        waived=sum(finding.waived is not None for finding in findings),
+        folded=sum(finding.folded_under is not None for finding in findings),
+        **counts,
+    )
+
+
+def build(
+    snapshot: Snapshot, profile: Profile, findings: list[Finding], notes: Sequence[str] = ()
+) -> Report:
+    """Put together the report on ranked findings."""
     return Report(
         schema=SCHEMA,
         tool=snapshot.tool,
         taken=snapshot.taken,
         host=snapshot.facts.host.data.hostname if snapshot.facts.host.data else "",
         profile=profile,
-        summary=Summary(
-            verdict=_VERDICTS[code],
-            exit_code=code,
-            waived=sum(finding.waived is not None for finding in findings),
-            folded=sum(finding.folded_under is not None for finding in findings),
-            **counts,
-        ),
+        summary=summary(findings),
         findings=findings,
         notes=list(notes),
     )

@@ -5,7 +5,7 @@ import shlex
 from collections.abc import Callable, Iterable
 from typing import NamedTuple, TypeVar
 
-from volta_doctor.findings import HOST, Evidence, Finding, Status, Step
+from volta_doctor.findings import HOST, MODEL, Evidence, Finding, Status, Step
 
 T = TypeVar("T")
 
@@ -35,11 +35,11 @@ class Group(NamedTuple):
 
     @property
     def messages(self) -> dict[str, list[str]]:
-        """What was found, and on which subjects; the host as a whole is not named."""
+        """What was found, and on which subjects; a host or model as a whole is not named."""
         found: dict[str, list[str]] = {}
         for finding in self.findings:
             subjects = found.setdefault(finding.message, [])
-            if finding.subject != HOST and finding.subject not in subjects:
+            if finding.subject not in (HOST, MODEL) and finding.subject not in subjects:
                 subjects.append(finding.subject)
         return found
 

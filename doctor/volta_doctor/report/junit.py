@@ -8,7 +8,7 @@ import re
 from typing import TextIO
 from xml.etree import ElementTree as Xml
 
-from volta_doctor.findings import HOST, Finding, Status
+from volta_doctor.findings import HOST, MODEL, Finding, Status
 from volta_doctor.report import Report
 from volta_doctor.report.groups import calls_for_action, command, place
 
@@ -26,7 +26,7 @@ def render(report: Report, _file: TextIO, _verbose: bool) -> str:
         findings = [finding for finding in report.findings if finding.area == area]
         about = {
             "name": area,
-            "hostname": _legal(report.host),
+            "hostname": _legal(report.judged),
             "timestamp": f"{report.time:%Y-%m-%dT%H:%M:%S}",  # the format knows no zone
         }
         suite = Xml.SubElement(root, "testsuite", about | _counts(findings))
@@ -40,7 +40,7 @@ def render(report: Report, _file: TextIO, _verbose: bool) -> str:
 
 
 def _case(suite: Xml.Element, finding: Finding) -> None:
-    where = "" if finding.subject == HOST else f" [{finding.subject}]"
+    where = "" if finding.subject in (HOST, MODEL) else f" [{finding.subject}]"
     case = Xml.SubElement(
         suite,
         "testcase",

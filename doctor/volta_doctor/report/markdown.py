@@ -20,15 +20,16 @@ def render(report: Report, _file: TextIO, verbose: bool) -> str:
         report.findings,
         lambda f: verbose or not (f.folded_under or f.status in _QUIET),
     )
-    text = "\n".join([*_head(report), *_table(groups), *_details(groups)])
+    text = "\n".join([*_head(report, verbose), *_table(groups), *_details(groups)])
     return printable(text).rstrip("\n")
 
 
-def _head(report: Report) -> Iterator[str]:
-    summary, profile = report.summary, report.profile
-    yield f"## {_text(report.host or 'unnamed host')}: {summary.verdict}\n"
+def _head(report: Report, verbose: bool) -> Iterator[str]:
+    summary = report.summary
+    yield f"## {_text(report.judged or 'unnamed host')}: {summary.verdict}\n"
     yield f"{summary.told}.\n"
-    yield f"Profile {_text(profile.name)}: {_text(profile.reason)}.  "
+    for line in report.about(verbose):
+        yield f"{_text(line[:1].upper() + line[1:])}.  "
     yield f"{report.taken}, {_text(report.tool)}\n"
     for note in report.notes:
         yield f"> {_text(note)}\n"

@@ -20,7 +20,7 @@ class Metric(NamedTuple):
 
 def render(report: Report, _file: TextIO, _verbose: bool) -> str:
     """Return the whole report, whatever is asked."""
-    return "\n".join(line for metric in _metrics(report) for line in _lines(metric))
+    return "\n".join(line for metric in _metrics(report) for line in _lines(metric, report.labels))
 
 
 def _metrics(report: Report) -> Iterator[Metric]:
@@ -63,11 +63,12 @@ def _metrics(report: Report) -> Iterator[Metric]:
     )
 
 
-def _lines(metric: Metric) -> Iterator[str]:
+def _lines(metric: Metric, of_report: dict[str, str]) -> Iterator[str]:
     yield f"# HELP {metric.name} {metric.text}"
     yield f"# TYPE {metric.name} gauge"
     for labels, value in metric.samples:
-        pairs = ",".join(f'{name}="{_escaped(text)}"' for name, text in labels.items())
+        shown = of_report | labels
+        pairs = ",".join(f'{name}="{_escaped(text)}"' for name, text in shown.items())
         yield f"{metric.name}{{{pairs}}} {value:.15g}" if pairs else f"{metric.name} {value:.15g}"
 
 

@@ -29,7 +29,7 @@ def render(report: Report, _file: TextIO, _verbose: bool) -> str:
     name, _, version = report.tool.partition(" ")
     run = {
         "tool": {"driver": {"name": name, "version": version, "rules": list(rules.values())}},
-        "automationDetails": {"id": f"{name}/{report.host}/"},
+        "automationDetails": {"id": f"{name}/{report.judged}/"},
         "invocations": [
             {
                 "executionSuccessful": True,
@@ -67,7 +67,7 @@ def _result(finding: Finding, report: Report, rule_ids: list[str]) -> dict[str, 
         "logicalLocations": [
             {
                 "name": finding.subject,
-                "fullyQualifiedName": f"{report.host}/{finding.subject}",
+                "fullyQualifiedName": f"{report.judged}/{finding.subject}",
                 "kind": "resource",
             }
         ]
@@ -84,7 +84,7 @@ def _result(finding: Finding, report: Report, rule_ids: list[str]) -> dict[str, 
             {"id": number, "message": {"text": seen.text}, "physicalLocation": _physical(seen)}
             for number, seen in enumerate(files[1:], 1)
         ],
-        "partialFingerprints": {"voltaDoctor/v1": _fingerprint(report.host, finding)},
+        "partialFingerprints": {"voltaDoctor/v1": _fingerprint(report.judged, finding)},
         "rank": 100.0 * (1 - (finding.rank - 1) / len(report.findings)),
         "properties": {
             "status": finding.status.value,

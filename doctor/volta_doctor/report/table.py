@@ -63,12 +63,13 @@ class _Page(NamedTuple):
 
     def head(self, report: Report) -> Iterator[Text]:
         """Tell the verdict, then of what host, by what rules and when."""
-        summary, profile = report.summary, report.profile
-        verdict = f"{report.host or 'unnamed host'}: {summary.verdict}"
+        summary = report.summary
+        verdict = f"{report.judged or 'unnamed host'}: {summary.verdict}"
         for line in self.lines(f"{verdict} ({summary.told})"):
             line.stylize(_VERDICT_STYLES[summary.exit_code])
             yield line
-        yield from self.lines(f"profile {profile.name}: {profile.reason}")
+        for text in report.about(self.verbose):
+            yield from self.lines(text)
         yield from self.lines(f"{report.taken}, {report.tool}")
         for note in report.notes:
             yield from self.lines(f"note: {note}")
@@ -149,17 +150,21 @@ class _Page(NamedTuple):
         steps = {finding.id for finding in problems if finding.remedy.steps}
         advice = []
         if blind:
-            advice.append(("sudo volta-doctor check", f"{_checks(blind)} lack the rights to look"))
+            advice.append(
+                (f"sudo volta-doctor {report.verb}", f"{_checks(blind)} lack the rights to look")
+            )
         if steps:
             advice.append(("volta-doctor fix", f"a plan for {few(sorted(steps), _FEW)}"))
         if problems:
             worst = next(filter(calls_for_action, problems), problems[0])
             advice.append((f"volta-doctor explain {worst.id}", "its rule and source"))
         if not self.verbose:
-            advice.append(("volta-doctor check -v", "every finding with all its evidence"))
+            advice.append((f"volta-doctor {report.verb} -v", "every finding with all its evidence"))
         if report.summary.exit_code == 0:
+            advice = []
             yield from self.lines("Nothing has to be done.")
-        elif advice:
+        advice += report.further
+        if advice:
             yield Text("Next:", style="bold")
         column = max((len(words) for words, _ in advice), default=0)
         for words, why in advice:

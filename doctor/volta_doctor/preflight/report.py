@@ -1,0 +1,123 @@
+"""What `volta-doctor model` says: a report with the model it is about; schema.json describes it."""
+
+from typing import ClassVar
+
+from volta_doctor import report
+from volta_doctor.catalog import compat
+from volta_doctor.catalog.model import model_checks
+from volta_doctor.facts.model import Snapshot
+from volta_doctor.findings import Finding, Status
+from volta_doctor.preflight.model import Group, Model, told
+from volta_doctor.preflight.subject import Subject
+from volta_doctor.profile import Profile
+from volta_doctor.report import Report
+from volta_doctor.words import several
+
+_GIB = 2**30
+# Areas that a plan has an answer to; what fails in another one is wrong with the model itself.
+_PLANNED = ("parallel", "memory", "engine")
+
+
+class ModelReport(Report, frozen=True, kw_only=True):
+    """What `volta-doctor model` says of one checkpoint.
+
+    `profile` says which cards were meant, and `engine` which engine, empty where none was named.
+    """
+
+    verb: ClassVar[str] = "model"
+
+    model: Model
+    engine: str = ""
+
+    @property
+    def judged(self) -> str:
+        """The model's name."""
+        return self.model.name
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """A host has the series of many models."""
+        return {"model": self.model.path}
+
+    def about(self, verbose: bool) -> list[str]:
+        """What the model is, how much of it was read, and what it was held against."""
+        model = self.model
+        parts = [model.architecture or "architecture not told"]
+        if model.parameters:
+            parts.append(f"{_billions(model.parameters)} parameters")
+        if model.layers:
+            parts.append(several(model.layers, "layer"))
+        if model.bytes:
+            parts.append(f"{_gib(model.bytes)} in {several(model.files, 'file')} ({model.kind})")
+        elif model.kind == "index":
+            parts.append("no file with weights here, only their index")
+        lines = [", ".join(parts)]
+        if model.formats:
+            shares = [f"{s.modules} {s.format} ({_gib(s.bytes)})" for s in model.formats]
+            lines.append(f"modules: {', '.join(shares)}")
+        if verbose:
+            lines += [_row(group) for group in model.modules]
+        read = model.read
+        scales = f"{_gib(read.scale_bytes)} of {_gib(read.scale_bytes_in_all)} of scales"
+        lines.append(
+            f"read: headers of {several(read.headers, 'file')}"
+            + (f", {scales}" if read.scale_bytes_in_all else "")
+        )
+        engine = self.engine or "any engine (--engine names one)"
+        return [*lines, f"for: {self.profile.reason}; {engine}"]
+
+    @property
+    def further(self) -> list[tuple[str, str]]:
+        """A plan, where nothing is wrong with the model itself."""
+        broken = any(
+            finding.area not in _PLANNED and not finding.waived
+            for finding in self.findings
+            if finding.status in (Status.FAIL, Status.UNKNOWN)
+        )
+        if broken:
+            return []
+        return [(f"volta-stack plan {self.model.path}", "engine, flags, memory and speed")]
+
+
+def build(
+    subject: Subject, snapshot: Snapshot, findings: list[Finding], notes: list[str]
+) -> ModelReport:
+    """Put together the report on ranked findings; `snapshot` is of this host, or empty."""
+    return ModelReport(
+        schema=report.SCHEMA,
+        tool=snapshot.tool,
+        taken=snapshot.taken,
+        host=snapshot.facts.host.data.hostname if snapshot.facts.host.data else "",
+        profile=_profile(subject),
+        summary=report.summary(findings),
+        findings=findings,
+        notes=notes,
+        model=told(subject),
+        engine=subject.engine.name if subject.engine else "",
+    )
+
+
+def _profile(subject: Subject) -> Profile:
+    cards = subject.cards
+    if cards is None:
+        count = sum("cards" in row.needs for row in model_checks().values())
+        reason = f"no GPU named (--gpu) and none here, so {several(count, 'check')} are skipped"
+        return Profile(name="any", gpu="unknown", reason=reason)
+    title = compat().cards[cards.model].title if cards.model else "Volta cards"
+    names = [f"{title}, {_gib(total)}" for total in cards.total]
+    reason = f"{len(cards.total)} x {title} ({cards.told_by})"
+    return Profile(name=cards.model or "volta", gpu="volta", reason=reason, cards=names)
+
+
+def _row(group: Group) -> str:
+    blocks = " x ".join(str(size) if size else "all" for size in group.group or ())
+    scales = f", a scale for {blocks}" if blocks else ""
+    return f"  {group.modules} x {group.format}  {group.name}  {group.shape}{scales}"
+
+
+def _billions(count: int) -> str:
+    return f"{count / 1e9:.3g} billion" if count >= 1e9 else f"{count / 1e6:.3g} million"
+
+
+def _gib(size: int) -> str:
+    return f"{size / _GIB:.1f} GiB" if size >= _GIB / 10 else f"{size / 2**20:.1f} MiB"
