@@ -26,8 +26,8 @@ class Contents:
     files: all files of it, sorted. configs: the JSON objects of config.json,
         generation_config.json, hf_quant_config.json, tokenizer_config.json and their like, by file
         name, those that are there and sound. tensors: by name, from all sound headers. index:
-        tensor to shard, as model.safetensors.index.json says. metadata: GGUF's, without its long
-        arrays.
+        tensor to shard, as model.safetensors.index.json says; total_size: bytes of all tensors, as
+        it says. metadata: GGUF's, without its long arrays.
     faults: what is wrong with the files themselves.
     """
 
@@ -37,5 +37,6 @@ class Contents:
     configs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     tensors: Mapping[str, TensorInfo] = field(default_factory=dict)
     index: Mapping[str, str] = field(default_factory=dict)
+    total_size: int | None = None
     metadata: Mapping[str, Any] = field(default_factory=dict)
     faults: tuple[Fault, ...] = ()

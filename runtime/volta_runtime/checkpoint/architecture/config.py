@@ -190,7 +190,9 @@ def _derived(text: Fields, sizes: Mapping[str, Any]) -> dict[str, Any]:
         found["expert_size"] = sizes["expert_size"] or sizes["intermediate_size"] or 0
         shared = whole(text.get("shared_expert_intermediate_size")) or 0
         found["shared_experts"] = sizes["shared_experts"] or int(shared > 0)
-    return found | _mamba(text, sizes) | _kimi(text)
+    return (
+        found | _mamba(text, sizes) | _kimi(text) | _lightning(text, sizes) | _folded(text, sizes)
+    )
 
 
 def _mamba(text: Fields, sizes: Mapping[str, Any]) -> dict[str, int]:
@@ -204,7 +206,7 @@ def _mamba(text: Fields, sizes: Mapping[str, Any]) -> dict[str, int]:
     return {"linear_value_heads": width, "linear_value_head_dim": 1, "linear_key_heads": 0}
 
 
-def _kimi(text: Fields) -> dict[str, int]:
+def _kimi(text: Fields, _: Mapping[str, Any]) -> dict[str, int]:
     """Kimi Linear keeps these in an object of their own."""
     linear = text.get("linear_attn_config")
     if not isinstance(linear, Mapping):
@@ -219,13 +221,42 @@ def _kimi(text: Fields) -> dict[str, int]:
     }
 
 
-def _own(text: Fields, number: int, kind: str) -> tuple[int | None, int | None]:
-    """Return a layer's KV heads and head size where they are not the model's."""
-    by_layer = numbers(text.get("num_key_value_heads"))
-    kv_heads = by_layer[number] if by_layer and number < len(by_layer) else None
+def _lightning(text: Fields, sizes: Mapping[str, Any]) -> dict[str, int]:
+    """MiniMax-01's linear attention has the heads of the other one."""
+    if "attn_type_list" not in text and text.get("model_type") not in (
+        "minimax",
+        "minimax_text_01",
+    ):
+        return {}
+    heads, dim = sizes["heads"] or 0, sizes["head_dim"] or 0
+    return {
+        "linear_key_heads": heads,
+        "linear_value_heads": heads,
+        "linear_key_head_dim": dim,
+        "linear_value_head_dim": dim,
+    }
+
+
+def _folded(text: Fields, sizes: Mapping[str, Any]) -> dict[str, int]:
+    """DeepSeek-V4: key and value are one vector of the head's size, its rope part in it."""
+    if numbers(text.get("compress_ratios")) is None:
+        return {}
+    rope = sizes["qk_rope_head_dim"]
+    return {"kv_lora_rank": max(0, (sizes["head_dim"] or 0) - rope), "qk_rope_head_dim": rope}
+
+
+def _own(text: Fields, number: int, kind: str) -> tuple[int | None, int | None, int]:
+    """Return a layer's KV heads and head size where they are not the model's, and its folding."""
+
+    def listed(name: str) -> int | None:
+        by_layer = numbers(text.get(name))
+        return by_layer[number] if by_layer and number < len(by_layer) else None
+
+    kv_heads, folded = listed("num_key_value_heads"), listed("compress_ratios")
+    compress = 1 if folded is None else folded
     if kind == "full" and (dim := whole(text.get("global_head_dim"))):  # Gemma 4
-        return whole(text.get("num_global_key_value_heads")) or kv_heads, dim
-    return kv_heads, None
+        return whole(text.get("num_global_key_value_heads")) or kv_heads, dim, compress
+    return kv_heads, None, compress
 
 
 def _word(value: Any) -> str:

@@ -85,6 +85,11 @@ def _flags(text: Fields, _: int) -> Kinds:
     return ["full" if flag else "linear" for flag in flags] if flags else []
 
 
+def _folded(text: Fields, count: int) -> Kinds:
+    """DeepSeek-V4 folds the past of some layers; its window is beside that, not instead."""
+    return ["full"] * count if numbers(text.get("compress_ratios")) else []
+
+
 def _jamba(text: Fields, count: int) -> Kinds:
     period = whole(text.get("attn_layer_period"))
     offset = whole(text.get("attn_layer_offset")) or 0
@@ -116,6 +121,7 @@ _WAYS: tuple[Callable[[Fields, int], Kinds], ...] = (
     _every,
     _kimi,
     _flags,
+    _folded,
     _jamba,
     _state_space,
 )

@@ -17,12 +17,15 @@ class Layer:
         attention, keys and values and a state too (hybrid), MLA's latent vectors, or nothing.
     experts: routed experts, 0 for a dense layer.
     kv_heads, head_dim: where its own differ from the model's.
+    compress: tokens that share an entry of the cache (DeepSeek-V4), beside which it keeps a window
+        of whole ones; 0 for that window alone.
     """
 
     kind: LayerKind
     experts: int = 0
     kv_heads: int | None = None
     head_dim: int | None = None
+    compress: int = 1
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,205 @@
+"""Will it fit: the bytes on each GPU by part, and the longest context and most sequences."""
+
+from collections.abc import Callable, Sequence
+from itertools import accumulate
+
+from volta_doctor.catalog import compat
+from volta_doctor.catalog.engines import Engine
+from volta_doctor.facts.model import Missing
+from volta_doctor.preflight.subject import Cards
+from volta_doctor.sizing.activations import activation_bytes
+from volta_doctor.sizing.cache import Cache, caches
+from volta_doctor.sizing.plan import MemoryPlan, Parts
+from volta_doctor.sizing.split import Split
+from volta_doctor.sizing.weights import Weights, by_gpu, weights_of
+from volta_runtime.checkpoint import Checkpoint
+from volta_runtime.checkpoint.architecture import Architecture
+
+__all__ = ["MemoryPlan", "Parts", "memory_plan", "plan_of"]
+
+_TOKENS, _SEQUENCES = 1 << 24, 1 << 16  # where the search for what fits ends
+_GB = 1e9
+
+
+def memory_plan(
+    checkpoint: Checkpoint,
+    engine: Engine,
+    cards: Cards,
+    *,
+    tensor_parallel: int = 1,
+    expert_parallel: int = 1,
+    context: int,
+    concurrency: int,
+    utilization: float | None = None,
+    kv_cache: str = "auto",
+    eager: bool = False,
+) -> MemoryPlan:
+    """Work out whether a model fits; all that is counted is in bytes on each GPU.
+
+    The GPUs are the first max(tensor_parallel, expert_parallel) of the cards; for an engine that
+    gives each GPU some layers, tensor_parallel counts them. context: tokens of each sequence, of
+    which there are `concurrency`. utilization: the share of a GPU that the engine may take, None
+    for its own. kv_cache: the cache's type as the engine's flag names it. eager: without CUDA
+    graphs.
+
+    Raises Missing naming what the model does not tell, or what is not known of the engine or cards.
+    """
+    return plan_of(
+        weights_of(checkpoint),
+        engine,
+        cards,
+        Split(tensor_parallel, expert_parallel, engine.shards == "layer"),
+        context=context,
+        concurrency=concurrency,
+        utilization=utilization,
+        kv_cache=kv_cache,
+        eager=eager,
+    )
+
+
+def plan_of(
+    weights: Weights,
+    engine: Engine,
+    cards: Cards,
+    split: Split,
+    *,
+    context: int,
+    concurrency: int,
+    utilization: float | None = None,
+    kv_cache: str = "auto",
+    eager: bool = False,
+) -> MemoryPlan:
+    """Plan as memory_plan does, for weights that are counted once and split in several ways."""
+    a, gpus = weights.architecture, split.gpus
+    if len(cards.total) < gpus:
+        raise Missing(f"{gpus} GPUs are asked for, and {len(cards.total)} are known.")
+    totals, used = usable(cards)[:gpus], cards.used[:gpus]
+    places = places_of(a, totals)
+    memory = engine.memory
+    share = utilization or memory.utilization or 1.0
+    layers = by_gpu(weights, split, places)
+    kept = caches(
+        a,
+        split,
+        places,
+        value_bytes=value_bytes(engine, kv_cache),
+        block=memory.block,
+        step=memory.step_tokens,
+    )
+
+    def parts(tokens: int, sequences: int) -> list[Parts]:
+        each = -(-sequences // split.replicas)
+        return [
+            Parts(
+                weights=layers[gpu][0],
+                embeddings=layers[gpu][1],
+                kv_cache=each * kept[gpu].sequence(tokens),
+                state=each * kept[gpu].state,
+                activations=activation_bytes(a, memory, split, each),
+                graphs=memory.graph_bytes if memory.graphs and not eager else 0,
+                context=memory.context_bytes,
+                neighbours=used[gpu],
+            )
+            for gpu in range(gpus)
+        ]
+
+    budget = tuple(
+        min(total, int(share * total) + held) for total, held in zip(totals, used, strict=True)
+    )
+
+    def fits(tokens: int, sequences: int) -> bool:
+        found = parts(tokens, sequences)
+        return all(part.total <= limit for part, limit in zip(found, budget, strict=True))
+
+    longest = a.max_position or _TOKENS
+    return MemoryPlan(
+        gpus=tuple(parts(context, concurrency)),
+        budget=budget,
+        fits=fits(context, concurrency),
+        kv_bytes_per_token=max(cache.per_token for cache in kept),
+        max_context=_greatest(longest, lambda tokens: fits(tokens, concurrency)),
+        max_concurrency=_greatest(_SEQUENCES, lambda sequences: fits(context, sequences)),
+        notes=tuple(_notes(weights, split, totals, used, share, kept)),
+    )
+
+
+def usable(cards: Cards) -> tuple[int, ...]:
+    """Return the bytes of each GPU that CUDA lets programs have: a little less than NVML tells."""
+    card = compat().cards.get(cards.model)
+    return tuple(min(total, card.cuda_memory) if card else total for total in cards.total)
+
+
+def value_bytes(engine: Engine, kv_cache: str) -> float:
+    """Return the bytes of a value in the KV cache. Raises Missing for a type that is not known."""
+    for row in engine.kv_cache:
+        if row.name == kv_cache:
+            return row.bytes
+    known = ", ".join(row.name for row in engine.kv_cache)
+    raise Missing(f"{engine.title} has no KV cache type {kv_cache} (known: {known}).")
+
+
+def places_of(architecture: Architecture, totals: Sequence[int]) -> list[int]:
+    """Return the GPU of each layer when each GPU has some, by its share of the memory.
+
+    The output counts as one more layer, and is the last GPU's (llama.cpp src/llama-model.cpp).
+    """
+    count = len(architecture.layers)
+    ends = [end / sum(totals) for end in accumulate(totals)]
+    return [
+        next((gpu for gpu, end in enumerate(ends) if n / (count + 1) < end), len(ends) - 1)
+        for n in range(count)
+    ]
+
+
+def _greatest(limit: int, holds: Callable[[int], bool]) -> int:
+    """Return the greatest number up to the limit for which it holds, 0 where it holds for none."""
+    low, high = 0, limit + 1
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if holds(middle) else (low, middle)
+    return low
+
+
+def _notes(
+    weights: Weights,
+    split: Split,
+    totals: Sequence[int],
+    used: Sequence[int],
+    share: float,
+    kept: Sequence[Cache],
+) -> list[str]:
+    """Say what is estimated, and where a sum in the head goes wrong."""
+    a = weights.architecture
+    notes = ["The activations are estimated from the widths of the layers."]
+    if weights.estimated:
+        notes.append(weights.estimated)
+    if weights.packed:
+        bits = weights.packed_bytes * 8 / weights.packed
+        plain = weights.parameters * int(bits) / 8
+        notes.append(
+            f"{weights.parameters / _GB:.1f} billion parameters in {int(bits)} bits would be"
+            f" {plain / _GB:.1f} GB; with scales ({bits:.2f} bits) and what stays in 16 bits they"
+            f" are {weights.bytes / _GB:.1f} GB."
+        )
+    if weights.skipped:
+        notes.append(
+            f"{weights.skipped / _GB:.1f} GB of multi-token prediction are not counted: they are"
+            " loaded for speculative decoding alone."
+        )
+    if not split.by_layer and a.kv_heads and a.kv_heads < split.tensor and not a.kv_lora_rank:
+        notes.append(
+            f"{a.kv_heads} KV heads on {split.tensor} ranks: each rank holds a whole one, so the KV"
+            f" cache of a GPU is no smaller than on {a.kv_heads}."
+        )
+    if a.kv_lora_rank and not split.by_layer and split.tensor > 1:
+        notes.append("Every rank holds the whole latent KV cache (MLA).")
+    if any(cache.state for cache in kept):
+        notes.append("Linear-attention layers keep a state for each sequence, however long it is.")
+    short = [gpu for gpu, held in enumerate(used) if held > (1 - share) * totals[gpu]]
+    if short and any(used):
+        gpu = short[0]
+        notes.append(
+            f"Others hold {used[gpu] / _GB:.1f} GB of GPU {gpu}: less than {share:g} of it is free,"
+            " and vLLM's newer releases then do not start."
+        )
+    return notes
