@@ -1,7 +1,9 @@
 """The engines that a stack can have: one YAML file each; README.md beside them has the keys."""
 
+from fnmatch import fnmatchcase
 from functools import cache
 from importlib.resources import files
+from math import log
 from typing import Literal
 
 import msgspec
@@ -15,34 +17,59 @@ class Support(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """What an engine does with a weight format on sm_70; the first row that fits counts.
 
     `formats` are names of volta_runtime.checkpoint.formats rows, or globs of them. The other fields
-    narrow it down, None or empty for any: `groups` are the weights along K that share a scale.
-    `versions` is a PEP 440 specifier of the releases that it holds for. `says` is the sentence that
-    the engine ends with where it does not run, `note` what to know where it does.
+    narrow it down, None or empty for any: `groups` and `rows` are the weights along K and along N
+    that share a scale, 0 for all of them. `versions` is a PEP 440 specifier of the releases that it
+    holds for. `env` is what it must be asked with. `says` is the sentence that the engine ends with
+    where it does not run ({group} stands for the group), `note` what to know besides.
     """
 
     formats: list[str]
     runs: bool
     groups: list[int] = []
+    rows: list[int] = []
     symmetric: bool | None = None
     act_order: bool | None = None
     experts: bool | None = None
     versions: str = ""
+    env: dict[str, str] = {}
     says: str = ""
     note: str = ""
     source: str
+
+    def sentence(self, group: tuple[int, int] | None = None) -> str:
+        """Return what the engine ends with, for a weight with this group (rows, columns)."""
+        return self.says.replace("{group}", str(group[1] if group else None))
 
 
 class Efficiency(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Which part of the roofline an engine was seen to reach: a range, never one number.
 
-    `phase` decode is a share of the memory bandwidth (batch 1), prefill one of the FP16 tensor
-    peak. `measured` says what was measured: figures, model, cards, flags.
+    `phase` decode is a share of the memory bandwidth, as weights stream by; prefill one of the FP16
+    tensor peak. `experts` narrows it to mixtures or to dense models. `tokens` is how long the
+    prompts were that a row of prefill was measured with. `measured` says what was measured:
+    figures, model, cards, flags.
     """
 
     phase: Literal["decode", "prefill"]
     formats: list[str]
+    experts: bool | None = None
+    tokens: int = 1
     low: float
     high: float
+    measured: str
+    source: str
+
+
+class Latency(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What each layer of a step costs beside reading and computing, in microseconds.
+
+    Starting kernels, small ones that are too short to fill a GPU, and Python between them.
+    """
+
+    graphs: bool
+    experts: bool
+    low_us: float
+    high_us: float
     measured: str
     source: str
 
@@ -55,6 +82,8 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     libraries. `sequences` full contexts are reserved from the start where --max-num-seqs is not
     given; None for an engine that pages its cache. `block` is a page of the KV cache, in tokens.
     `step_tokens` is how many tokens of prompts it computes at once, which activations grow with.
+    `logits` are made of all tokens of a step, or of one of each sequence; choosing the next token
+    takes `logit_bytes` of each (41: vLLM's profile run, vllm #10511).
     """
 
     utilization: float | None
@@ -64,6 +93,8 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     sequences: int | None = None
     block: int = 1
     step_tokens: int
+    logits: Literal["sequences", "step"] = "sequences"
+    logit_bytes: int = 41
     source: str
 
 
@@ -101,9 +132,11 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     `context` says whether its flag for the context counts one sequence's tokens or those of all.
     `architectures` and `model_types` list what it knows, empty for most of what there is. `shards`
     says how it uses several GPUs: tensor (each layer is split) or layer (each GPU has some).
+    `dequantises` says whether it makes FP16 copies of quantised weights for steps of many tokens.
     `scaling` is None where it is not known.
     `python` is the minor version that it is made for, `glibc` the least release that its versions
-    `glibc_for` (a PEP 440 specifier) run with; empty where any does.
+    `glibc_for` (a PEP 440 specifier) run with; empty where any does. `note` is what to know of all
+    its releases.
     """
 
     name: str
@@ -122,15 +155,71 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     memory: Memory
     scaling: Scaling | None = None
     speed: list[Efficiency]
+    latency: list[Latency]
+    dequantises: bool = False
     python: str = ""
     glibc: str = ""
     glibc_for: str = ""
+    note: str = ""
     source: str
 
     @property
     def command_line(self) -> CommandLine:
         """The row that recognises its command line."""
         return next(row for row in ENGINES if row.name == self.program)
+
+    def supports(
+        self,
+        name: str,
+        *,
+        group: tuple[int, int] | None = None,
+        symmetric: bool | None = None,
+        act_order: bool | None = None,
+        experts: bool = False,
+        version: str = "",
+    ) -> Support | None:
+        """Return the row for a weight format; None where no row says anything of it.
+
+        `group` is that of the weights that share a scale (rows, columns). A row that asks for what
+        is not told (None) fits. Without a version the
+        newest one counts that the rows were held against.
+        """
+        from packaging.specifiers import SpecifierSet
+
+        for row in self.formats:
+            asked = (
+                (row.symmetric, symmetric),
+                (row.act_order, act_order),
+                (row.experts, experts),
+            )
+            if (
+                any(fnmatchcase(name, glob) for glob in row.formats)
+                and (not group or not row.groups or group[1] in row.groups)
+                and (not group or not row.rows or group[0] in row.rows)
+                and all(want is None or have is None or want == have for want, have in asked)
+                and SpecifierSet(row.versions, prereleases=True).contains(version or self.version)
+            ):
+                return row
+        return None
+
+    def measured(
+        self, phase: str, name: str, experts: bool, tokens: int
+    ) -> tuple[list[Efficiency], bool]:
+        """Return what was measured for a format: the rows, and whether they are its own.
+
+        Of several lengths of prompts the nearest counts; for a format without a row all others do.
+        """
+        rows = [row for row in self.speed if row.phase == phase]
+        of_kind = [row for row in rows if row.experts in (None, experts)] or rows
+        own = [row for row in of_kind if any(fnmatchcase(name, glob) for glob in row.formats)]
+        found = own or of_kind
+        nearest = min(abs(log(tokens / row.tokens)) for row in found)
+        near = [row for row in found if abs(log(tokens / row.tokens)) == nearest]
+        return near, bool(own) and of_kind is not rows
+
+    def latency_of(self, graphs: bool, experts: bool) -> Latency:
+        """Return the row of latencies that is nearest; with or without graphs matters most."""
+        return min(self.latency, key=lambda row: (row.graphs != graphs, row.experts != experts))
 
     def takes(self, flag: str) -> bool:
         """Say whether it has a flag for a field of Flags."""
