@@ -190,9 +190,9 @@ def _derived(text: Fields, sizes: Mapping[str, Any]) -> dict[str, Any]:
         found["expert_size"] = sizes["expert_size"] or sizes["intermediate_size"] or 0
         shared = whole(text.get("shared_expert_intermediate_size")) or 0
         found["shared_experts"] = sizes["shared_experts"] or int(shared > 0)
-    return (
-        found | _mamba(text, sizes) | _kimi(text) | _lightning(text, sizes) | _folded(text, sizes)
-    )
+    for way in (_mamba, _kimi, _lightning, _folded):
+        found |= way(text, sizes)
+    return found
 
 
 def _mamba(text: Fields, sizes: Mapping[str, Any]) -> dict[str, int]:
