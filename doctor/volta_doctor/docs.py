@@ -1,16 +1,19 @@
-"""Writes what is derived: docs/checks.md, parts of docs/why.md, and the schemas of the reports.
+"""Writes what is derived: pages of docs/, parts of others, and the schemas of the reports.
 
 python -m volta_doctor.docs
 """
 
 import json
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
 
 from volta_doctor.arch.report import ArchReport
 from volta_doctor.catalog import Row, checks
+from volta_doctor.catalog.model import model_checks
+from volta_doctor.preflight.report import ModelReport
 from volta_doctor.report import Report
 from volta_doctor.why import document
 
@@ -18,6 +21,7 @@ WHY_MD = Path(__file__).parents[2] / "docs/why.md"
 CHECKS_MD = Path(__file__).parents[2] / "docs/checks.md"
 SCHEMA_JSON = Path(__file__).parent / "report/schema.json"
 ARCH_SCHEMA_JSON = Path(__file__).parent / "arch/schema.json"
+MODEL_SCHEMA_JSON = Path(__file__).parent / "preflight/schema.json"
 
 _HEAD = """# Checks
 
@@ -31,6 +35,15 @@ with `--active`.
 
 A site adds its own as [plugins](plugins.md) and bears with a problem by a [waiver](waivers.md).
 [doctor.md](doctor.md) tells how to use the doctor.
+
+`volta-doctor model` makes [checks of a checkpoint](#checks-of-a-checkpoint), further down.
+"""
+_MODEL_HEAD = """# Checks of a checkpoint
+
+`volta-doctor model PATH` makes these ([model.md](model.md)). What a check needs: the *checkpoint*'s
+headers and configs; *scales*, the values of its scale tensors; an *engine* (`--engine`), *cards*
+(`--gpu`, or those of this host) or the *host* that is to serve: without these three it is skipped.
+What cannot be read of a checkpoint is *unknown*.
 """
 
 # What Markdown would take for markup, or HTML for a tag.
@@ -39,23 +52,35 @@ _SPECIAL = re.compile(r"([\\`*<>\[\]]|(?<!\w)_|_(?!\w))")
 
 def checks_md() -> str:
     """Return docs/checks.md."""
-    rows = checks().values()
-    areas = list(dict.fromkeys(row.area for row in rows))
-    parts = [_HEAD]
-    for area in areas:
-        links = ", ".join(f"[{row.id}](#{row.id})" for row in rows if row.area == area)
-        parts.append(f"- **{area}**: {links}")
-    parts.append("")
-    for area in areas:
-        parts.append(f"## {area.capitalize()}\n")
-        parts += [_section(row) for row in rows if row.area == area]
-    return "\n".join(parts)
+    of_hosts = [(row.id, row) for row in checks().values()]
+    # An id that judges hosts too has its heading there already.
+    of_models = [
+        (f"{name} of a model" if name in checks() else name, row)
+        for name, row in model_checks().items()
+    ]
+    return "\n".join([_HEAD, *_part(of_hosts), _MODEL_HEAD, *_part(of_models)])
 
 
-def _section(row: Row) -> str:
+def _part(rows: list[tuple[str, Row]]) -> Iterable[str]:
+    """Tell rows by area, under the heading that each is given."""
+    areas = list(dict.fromkeys(row.area for _, row in rows))
+    for area in areas:
+        links = [
+            f"[{heading}](#{heading.replace(' ', '-')})"
+            for heading, row in rows
+            if row.area == area
+        ]
+        yield f"- **{area}**: {', '.join(links)}"
+    yield ""
+    for area in areas:
+        yield f"## {area.capitalize()}\n"
+        yield from (_section(heading, row) for heading, row in rows if row.area == area)
+
+
+def _section(heading: str, row: Row) -> str:
     names = {"volta": " *Volta*", "nvidia": " *NVIDIA*"}
     marks = names.get(row.gpu, "") + " *active*" * row.active
-    lines = [f"### {row.id}\n", f"{_text(row.title[0].upper() + row.title[1:])}.{marks}\n"]
+    lines = [f"### {heading}\n", f"{_text(row.title[0].upper() + row.title[1:])}.{marks}\n"]
     lines += [f"- **{level}**: {_text(text)}" for level, text in row.rule.items()]
     also = f"; uses: {', '.join(row.uses)}" if row.uses else ""
     lines.append(f"- needs: {', '.join(row.needs)}{also}")
@@ -85,3 +110,4 @@ if __name__ == "__main__":
     WHY_MD.write_text(document.refreshed(WHY_MD.read_text()))
     SCHEMA_JSON.write_text(schema_json())
     ARCH_SCHEMA_JSON.write_text(schema_json(ArchReport))
+    MODEL_SCHEMA_JSON.write_text(schema_json(ModelReport))

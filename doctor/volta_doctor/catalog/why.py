@@ -7,6 +7,7 @@ from typing import Literal
 import msgspec
 
 from volta_doctor.catalog import AREAS, Row, checks, load
+from volta_doctor.catalog.model import model_checks
 from volta_doctor.findings import Confidence
 
 # Areas whose causes only a text or a checkpoint shows.
@@ -49,7 +50,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class Diagnosis(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How a cause is recognised; one that is no check of a host has its title and its fix here."""
+    """How a cause is recognised; what is no check has its title and its fix here."""
 
     id: str
     relies: str
@@ -97,13 +98,22 @@ def symptoms() -> dict[str, Symptom]:
 def rows() -> dict[str, Row]:
     """Return the rows of all that `why` can name: the checks, and what only texts show.
 
+    The rule of a check of a checkpoint is of no use to it: a text tells no more than its message.
     Raises ValueError for a diagnosis that is neither.
     """
-    found = dict(checks())
+    found = {
+        name: msgspec.structs.replace(row, needs=[], rule={})
+        for name, row in model_checks().items()
+    }
+    for name, row in checks().items():
+        of_model = found[name].hides if name in found else []
+        hides = [*row.hides, *(other for other in of_model if other not in row.hides)]
+        found[name] = msgspec.structs.replace(row, hides=hides)
     for area, entry in _entries():
         row = found.get(entry.id)
         if row:
-            found[entry.id] = msgspec.structs.replace(row, hides=[*row.hides, *entry.hides])
+            further = [other for other in entry.hides if other not in row.hides]
+            found[entry.id] = msgspec.structs.replace(row, hides=[*row.hides, *further])
             continue
         if not (entry.title and entry.fix and entry.source):
             raise ValueError(f"why/{area}: {entry.id} is no check, so it needs title, fix, source")

@@ -17,6 +17,16 @@ if TYPE_CHECKING:
     from volta_doctor.facts.serve.engines import Flags
     from volta_doctor.preflight.subject import Cards
 
+
+class _Number(click.FloatRange):
+    """A number in a range; "nan" compares with none."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the number. Raises click.BadParameter."""
+        number = super().convert(value, param, ctx)
+        return self.fail(f"{value!r} is no number", param, ctx) if number != number else number
+
+
 _AT_LEAST_ONE = click.IntRange(min=1)
 _SERVING = (
     click.option("--tensor-parallel-size", "--tp", type=_AT_LEAST_ONE, metavar="N"),
@@ -26,7 +36,7 @@ _SERVING = (
     click.option("--max-num-seqs", type=_AT_LEAST_ONE, metavar="N"),
     click.option(
         "--gpu-memory-utilization",
-        type=click.FloatRange(min=0, max=1, min_open=True),
+        type=_Number(min=0, max=1, min_open=True),
         metavar="SHARE",
     ),
     click.option("--dtype", metavar="NAME"),
@@ -34,7 +44,7 @@ _SERVING = (
     click.option("--kv-cache-dtype", metavar="NAME"),
     click.option("--attention-backend", metavar="NAME"),
     click.option("--enforce-eager", is_flag=True),
-    click.option("--swap-space", "swap_space_gib", type=click.FloatRange(min=0), metavar="GIB"),
+    click.option("--swap-space", "swap_space_gib", type=_Number(min=0), metavar="GIB"),
 )
 
 # What is looked at on this host: its cards, and what a check of the host itself needs.

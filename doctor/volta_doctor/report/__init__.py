@@ -76,9 +76,10 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         """Labels that keep its series apart from those of other reports of this host."""
         return {}
 
-    def about(self, verbose: bool) -> list[str]:  # noqa: ARG002 - a host is told in one line
-        """What was judged and by what rules, in lines."""
-        return [f"profile {self.profile.name}: {self.profile.reason}"]
+    def about(self, verbose: bool) -> list[str]:  # noqa: ARG002 - of a host there is no more
+        """What was judged, by what rules and when, in lines."""
+        profile = f"profile {self.profile.name}: {self.profile.reason}"
+        return [profile, f"{self.taken}, {self.tool}"]
 
     @property
     def further(self) -> list[tuple[str, str]]:

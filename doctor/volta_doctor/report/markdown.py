@@ -29,8 +29,8 @@ def _head(report: Report, verbose: bool) -> Iterator[str]:
     yield f"## {_text(report.judged or 'unnamed host')}: {summary.verdict}\n"
     yield f"{summary.told}.\n"
     for line in report.about(verbose):
-        yield f"{_text(line[:1].upper() + line[1:])}.  "
-    yield f"{report.taken}, {_text(report.tool)}\n"
+        yield f"{_text(line[:1].upper() + line[1:])}  "
+    yield ""
     for note in report.notes:
         yield f"> {_text(note)}\n"
 

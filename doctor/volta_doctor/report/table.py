@@ -70,7 +70,6 @@ class _Page(NamedTuple):
             yield line
         for text in report.about(self.verbose):
             yield from self.lines(text)
-        yield from self.lines(f"{report.taken}, {report.tool}")
         for note in report.notes:
             yield from self.lines(f"note: {note}")
 
