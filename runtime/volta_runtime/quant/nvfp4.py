@@ -10,23 +10,19 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from volta_runtime.quant import floats
+from volta_runtime.quant.floats import nibbles, spread
+from volta_runtime.quant.stored import F32, Array, Stored
+
 GROUP = 16
 E2M1_MAX = 6.0
 E4M3_MAX = 448.0
 
-F32 = npt.NDArray[np.float32]
 U8 = npt.NDArray[np.uint8]
 
-# Values by code; the sign is bit 3 of E2M1 and bit 7 of E4M3. E4M3 code 0x7f is NaN.
-E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6], np.float32)
-E4M3 = np.array(
-    [
-        (m / 8 * 2.0**-6) if e == 0 else (1 + m / 8) * 2.0 ** (e - 7)
-        for e in range(16)
-        for m in range(8)
-    ][:127],
-    np.float32,
-)
+# Magnitudes by code, without E4M3's NaN.
+E2M1 = floats.E2M1[:8]
+E4M3 = floats.E4M3[:127]
 
 # Elements quantised at a time: bounds the scratch memory to some tens of MiB.
 _BLOCK = 1 << 20
@@ -62,14 +58,47 @@ def quantize(weight: F32) -> NVFP4Array:
     return NVFP4Array(packed, scale, global_scale)
 
 
-def dequantize(array: NVFP4Array) -> F32:
-    """The [N, K] matrix that the codes stand for, in FP32."""
-    n, half_k = array.packed.shape
-    codes = np.stack([array.packed & 15, array.packed >> 4], axis=-1).reshape(n, half_k * 2)
-    values = np.where(codes & 8, -E2M1[codes & 7], E2M1[codes & 7])
-    scale = np.repeat(E4M3[array.scale], GROUP, axis=1) / np.float32(array.global_scale)
-    result: F32 = values * scale
-    return result
+def dequantize(w: Stored) -> F32:
+    """compressed-tensors: weight_packed and weight_scale, divided by weight_global_scale."""
+    values = floats.E2M1[nibbles(w["weight_packed"])]
+    scale = floats.E4M3[w["weight_scale"]] / _each(w["weight_global_scale"])
+    return values * spread(scale, values.shape[-1])
+
+
+def dequantize_modelopt(w: Stored) -> F32:
+    """ModelOpt and TensorRT-LLM: weight and weight_scale, times weight_scale_2.
+
+    With pre_quant_scale, by which the layer multiplies its inputs, the matrix for the inputs as
+    they come: its columns are multiplied instead.
+    """
+    values = floats.E2M1[nibbles(w["weight"])]
+    scale = floats.E4M3[w["weight_scale"]] * _each(w["weight_scale_2"])
+    weight = values * spread(scale, values.shape[-1])
+    if "pre_quant_scale" in w:
+        weight *= floats.floats(w["pre_quant_scale"])[..., None, :]
+    return weight
+
+
+def dequantize_plain(w: Stored) -> F32:
+    """The house form: weight and a plain scale for each group along K [, times weight_scale_2]."""
+    values = floats.E2M1[nibbles(w["weight"])]
+    scale = floats.floats(w["weight_scale"])
+    if "weight_scale_2" in w:
+        scale = scale * _each(w["weight_scale_2"])
+    return values * spread(scale, values.shape[-1])
+
+
+def dequantize_block(w: Stored) -> F32:
+    """The house form with a plain scale for each block."""
+    values = floats.E2M1[nibbles(w["weight"])]
+    *_, n, k = values.shape
+    return values * floats.blocks(floats.floats(w["weight_scale"]), n, k, w.block)
+
+
+def _each(scale: Array) -> F32:
+    """One number, or one for each expert, to go with [.., N, K/G]."""
+    value = floats.floats(scale)
+    return value.reshape(()) if value.size == 1 else value.reshape(-1, 1, 1)
 
 
 def _global_scale(amax: float) -> float:

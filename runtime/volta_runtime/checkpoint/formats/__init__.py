@@ -73,20 +73,18 @@ def by_module(tensors: Mapping[str, TensorInfo]) -> dict[str, dict[str, TensorIn
 
 
 def recognise(
-    module: str,
-    tensors: Parameters,
-    scheme: Scheme | None = None,
-    container: str = "safetensors",
+    tensors: Parameters, scheme: Scheme | None = None, container: str = "safetensors"
 ) -> WeightFormat | None:
     """The row that a module's tensors are in; None where none has such codes.
 
     tensors: by parameter, as by_module has them. container: "gguf" for tensors of a GGUF file. A
-    row that fits without fault wins over one that the scheme promises, so that a config which
-    contradicts its tensors shows; else the promised one, else the nearest, whose faults read() then
+    row that fits without fault wins over those that the scheme promises, so that a config which
+    contradicts its tensors shows; else a promised one, else the nearest, whose faults read() then
     tells.
     """
-    promised, group = (None, None) if scheme is None else (scheme.format, scheme.group)
-    return _recognise(signature(tensors), promised, group, container)
+    if scheme is None:
+        return _recognise(signature(tensors), (), None, container)
+    return _recognise(signature(tensors), (scheme.format, *scheme.also), scheme.group, container)
 
 
 def unrecognised(module: str, tensors: Parameters) -> Fault:
@@ -102,24 +100,20 @@ def unrecognised(module: str, tensors: Parameters) -> Fault:
 
 @lru_cache(maxsize=1 << 12)
 def _recognise(
-    seen: Signature,
-    promised: str | None,
-    group: tuple[int, int] | None,
-    container: str,
+    seen: Signature, promised: tuple[str, ...], group: tuple[int, int] | None, container: str
 ) -> WeightFormat | None:
     held = {name: dtype for name, dtype, _ in seen}
     distances = {
         row: match(row, seen, group).distance
         for row in FORMATS
         if row.container == container
-        and any(held.get(n) in row.codes.dtypes for n in (row.codes.name, *row.codes.also))
+        and any(held.get(name) in row.codes.dtypes for name in (row.codes.name, *row.codes.also))
     }
-    if not distances:
-        return None
-    # A row that fits, then the promised one, then the nearest; min keeps the first of equals.
-    return min(
-        distances, key=lambda row: (distances[row] > (0, 0), row.name != promised, distances[row])
-    )
+
+    def order(row: WeightFormat) -> tuple[bool, bool, tuple[int, int]]:
+        return distances[row] > (0, 0), row.name not in promised, distances[row]
+
+    return min(distances, key=order, default=None)  # the first of equals
 
 
 def _split(name: str, names: Collection[str]) -> tuple[str, str]:
@@ -127,7 +121,7 @@ def _split(name: str, names: Collection[str]) -> tuple[str, str]:
     if dot and f"weight.{tail}" in _NAMES:
         return stem, f"weight.{tail}"
     stem, _, last = name.rpartition(".")
-    if last in _CODES - _COMMON or last in _NAMES - _COMMON:
+    if last in _NAMES - _COMMON:
         return stem, last
     if last in _COMMON and any(f"{stem}.{codes}" in names for codes in _CODES):
         return stem, last

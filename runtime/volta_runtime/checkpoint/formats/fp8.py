@@ -39,7 +39,14 @@ ROWS = (
         title="FP8 with a scale for a block of 128 × 128 (DeepSeek, Qwen)",
         parameters=(
             _CODES,
-            _scale(_BLOCK, dtypes=(*_FLOATS, "F8_E8M0"), name="weight_scale_inv"),
+            Parameter(
+                "weight_scale_inv",
+                "scale",
+                (*_FLOATS, "F8_E8M0"),
+                (_BLOCK,),
+                "multiply",
+                also=("weight_scale",),
+            ),
             _INPUT_SCALE,
         ),
         sizes={"R": 128, "C": 128},

@@ -16,7 +16,7 @@ ROWS = (
         formula="W[n, k] = (q[k, n] − z[g, n]) · scales[g, n], g = g_idx[k] or ⌊k/G⌋;"
         " z is the stored zero + 1, and as it is stored in checkpoint_format gptq_v2",
         source="GPTQModel nn_modules/qlinear; AutoGPTQ nn_modules/qlinear",
-        note="The fields of a word follow each other from its lowest bit, and of 3 bits cross from"
-        " one word to the next. desc_act sorts columns by their weight: g_idx then is no staircase.",
+        note="The fields of a word follow each other from its lowest bit; those of 3 bits run from"
+        " one word into the next. With desc_act g_idx is no staircase.",
     ),
 )

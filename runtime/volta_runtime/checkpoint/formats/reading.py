@@ -1,6 +1,6 @@
 """A module's tensors held against a row: the weight's shape, its groups, and what does not fit."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 

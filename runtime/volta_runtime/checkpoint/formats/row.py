@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from volta_runtime.checkpoint.faults import Fault
 from volta_runtime.checkpoint.formats.shapes import Shape, Sizes, template
 from volta_runtime.checkpoint.tensors import TensorInfo
 
