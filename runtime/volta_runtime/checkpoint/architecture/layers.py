@@ -54,7 +54,8 @@ def _listed(text: Fields, _: int) -> Kinds:
     for name in ("layer_types", "layers_block_type"):
         types = text.get(name)
         if isinstance(types, list) and 0 < len(types) <= LAYERS:
-            return [_KINDS.get(kind, "full") if isinstance(kind, str) else "full" for kind in types]
+            words = [kind for kind in types if isinstance(kind, str)]
+            return [_KINDS.get(kind, "full") for kind in words]
     return []
 
 
