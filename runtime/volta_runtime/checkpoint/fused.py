@@ -2,17 +2,17 @@
 
 from collections.abc import Iterable, Iterator
 
-# The last components of the names, in the order of vLLM's packed_modules_mapping: attention, MLPs,
-# experts, gated delta nets, MLA.
-FUSED = (
-    ("q_proj", "k_proj", "v_proj"),
-    ("gate_proj", "up_proj"),
-    ("w1", "w3"),
-    ("in_proj_qkv", "in_proj_z"),
-    ("in_proj_b", "in_proj_a"),
-    ("q_a_proj", "kv_a_proj_with_mqa"),
-)
-_PARTS = {part: parts for parts in FUSED for part in parts}
+# The name of the layer, and the last components of its parts' names in the order of their rows, as
+# in vLLM's packed_modules_mapping: attention, MLPs, experts, gated delta nets, MLA.
+FUSED = {
+    "qkv_proj": ("q_proj", "k_proj", "v_proj"),
+    "gate_up_proj": ("gate_proj", "up_proj"),
+    "w13": ("w1", "w3"),
+    "in_proj_qkvz": ("in_proj_qkv", "in_proj_z"),
+    "in_proj_ba": ("in_proj_b", "in_proj_a"),
+    "fused_qkv_a_proj": ("q_a_proj", "kv_a_proj_with_mqa"),
+}
+_PARTS = {part: parts for parts in FUSED.values() for part in parts}
 
 
 def fused(modules: Iterable[str]) -> Iterator[tuple[str, ...]]:

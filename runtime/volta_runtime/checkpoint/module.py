@@ -29,6 +29,11 @@ class Module:
     scheme: Scheme | None
 
     @property
+    def quantised(self) -> bool:
+        """Whether its weight is coded, in a format that is known."""
+        return self.format is not None and self.format.name != "dense"
+
+    @property
     def bytes(self) -> int:
         """How many bytes its tensors take in their files."""
         return sum(info.bytes for info in self.tensors.values())

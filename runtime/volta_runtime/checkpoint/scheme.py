@@ -15,6 +15,8 @@ class Scheme:
     scale_dtype: as safetensors names it ("F32"), where the config names one.
     act_order: GPTQ's desc_act. activations: how inputs are quantised ("float4", "float8", "int8"),
         empty where they are not.
+    also: other rows that the promise may mean as well.
+    blanket: the config names no module, so that one which is left dense does not contradict it.
     file, where: which file and entry say so ("quantization_config.config_groups.group_0").
     """
 
@@ -27,3 +29,5 @@ class Scheme:
     scale_dtype: str | None = None
     act_order: bool | None = None
     activations: str = ""
+    also: tuple[str, ...] = ()
+    blanket: bool = False

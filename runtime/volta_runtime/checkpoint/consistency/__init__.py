@@ -1,0 +1,32 @@
+"""What must agree within a checkpoint: configs, names, shapes, and modules with their like.
+
+One file for each thing that is held against another; a function in it takes what was read and tells
+the faults.
+"""
+
+from collections.abc import Iterator, Mapping
+
+from volta_runtime.checkpoint.consistency.configs import two_configs
+from volta_runtime.checkpoint.consistency.head import head
+from volta_runtime.checkpoint.consistency.joined import joined
+from volta_runtime.checkpoint.consistency.layers import layers
+from volta_runtime.checkpoint.consistency.schemes import directions, schemes
+from volta_runtime.checkpoint.contents import Contents
+from volta_runtime.checkpoint.faults import Fault
+from volta_runtime.checkpoint.module import Module
+from volta_runtime.checkpoint.quantization import Quantization
+
+
+def disagreements(
+    contents: Contents, quantization: Quantization, modules: Mapping[str, Module]
+) -> Iterator[Fault]:
+    """All that does not agree, the configs' first."""
+    if not modules:
+        return
+    yield from two_configs(quantization, modules)
+    if contents.kind != "gguf":  # whose tensors are their own config
+        yield from schemes(contents, quantization, modules)
+        yield from directions(quantization, modules)
+        yield from joined(modules)
+        yield from head(contents, modules)
+    yield from layers(contents, modules)

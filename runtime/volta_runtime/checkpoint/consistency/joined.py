@@ -1,0 +1,29 @@
+"""The parts of a layer that engines join: one format and one size of groups for all."""
+
+from collections.abc import Iterator, Mapping
+
+from volta_runtime.checkpoint.faults import Fault
+from volta_runtime.checkpoint.fused import fused
+from volta_runtime.checkpoint.module import Module
+
+
+def joined(modules: Mapping[str, Module]) -> Iterator[Fault]:
+    """The layers whose parts differ in format or group."""
+    for names in fused(modules):
+        parts = [modules[name] for name in names]
+        kinds = {_kind(part) for part in parts if part.format is not None}
+        if len(kinds) < 2:
+            continue
+        first, odd = parts[0], next(p for p in parts if _kind(p) != _kind(parts[0]))
+        held = ", ".join(f"{part.name.rpartition('.')[2]} is {_kind(part)}" for part in parts)
+        info = next(iter(odd.tensors.values()))
+        text = f"engines join it with {first.name} to one layer, and {held}"
+        yield Fault("fused-schemes", text, info.file, odd.name, _kind(first), _kind(odd))
+
+
+def _kind(module: Module) -> str:
+    if module.format is None:
+        return "in no known format"
+    if module.group is None or module.group[0] != 1 or module.group[1] == 0:
+        return module.format.name
+    return f"{module.format.name} in groups of {module.group[1]}"

@@ -1,0 +1,169 @@
+"""Layers and experts against their like and the config's numbers: what is missing or over."""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from volta_runtime.checkpoint.architecture import Architecture, read_architecture
+from volta_runtime.checkpoint.contents import Contents
+from volta_runtime.checkpoint.faults import Fault
+from volta_runtime.checkpoint.module import Module
+from volta_runtime.checkpoint.quantization.names import like, plain
+from volta_runtime.checkpoint.tensors import TensorInfo
+
+_LAYER = re.compile(
+    r"(?P<stack>(?:.*\.)?(?:layers|blocks|blk|h))\.(?P<number>\d{1,9})\.(?P<rest>.+)"
+)
+_EXPERT = re.compile(r"(?P<group>.*experts)\.(?P<number>\d{1,9})\.(?P<rest>.+)")
+_TEXT = ("layers", "blk", "h", "transformer.h", "decoder.layers")  # whose number config.json tells
+# A layer lacks what its like have where so many times more have all of its modules and another.
+_MAJORITY = 3
+_STRAY = re.compile(r"(?:weight_\w+|\w*_global_scale|q(?:weight|zeros)|g_idx)")
+
+
+@dataclass
+class _Layer:
+    """kinds: its modules by name without numbers; experts: their numbers by kind."""
+
+    kinds: dict[str, Module] = field(default_factory=dict)
+    experts: dict[str, dict[int, Module]] = field(default_factory=dict)
+
+
+def layers(contents: Contents, modules: Mapping[str, Module]) -> Iterator[Fault]:
+    """The tensors that are missing, there twice, or more than the config says."""
+    yield from _twice(modules)
+    yield from _strays(modules)
+    architecture = read_architecture(contents)
+    for stack, found in _stacks(modules).items():
+        text = stack in _TEXT
+        if text or stack.endswith(("layers", "blocks")):
+            yield from _numbers(contents, stack, found, architecture if text else None)
+        yield from _unlike(stack, found)
+        for number, layer in found.items():
+            told = (
+                architecture.layers[number].experts
+                if text and number < len(architecture.layers)
+                else 0
+            )
+            for kind, experts in layer.experts.items():
+                yield from _experts(kind, experts, told or architecture.experts)
+
+
+def _stacks(modules: Mapping[str, Module]) -> dict[str, dict[int, _Layer]]:
+    stacks: dict[str, dict[int, _Layer]] = {}
+    for name, module in modules.items():
+        match = _LAYER.fullmatch(plain(name))
+        if match is None:
+            continue
+        layer = stacks.setdefault(match["stack"], {}).setdefault(int(match["number"]), _Layer())
+        layer.kinds.setdefault(like(match["rest"]), module)
+        if "bias" in module.tensors:
+            layer.kinds.setdefault(f"{like(match['rest'])}.bias", module)
+        if expert := _EXPERT.fullmatch(match["rest"]):
+            kind = f"{expert['group']}.*.{expert['rest']}"
+            layer.experts.setdefault(kind, {})[int(expert["number"])] = module
+    return stacks
+
+
+def _twice(modules: Mapping[str, Module]) -> Iterator[Fault]:
+    """One module under two spellings: which of them an engine takes is not told."""
+    names: dict[str, str] = {}
+    for name, module in modules.items():
+        first = names.setdefault(plain(name), name)
+        if first != name:
+            info = next(iter(module.tensors.values()))
+            text = f"is there twice, as {first} and as {name}"
+            yield Fault("tensor-set", text, info.file, info.name, "one of the two", "both")
+
+
+def _strays(modules: Mapping[str, Module]) -> Iterator[Fault]:
+    """Tensors that are named as a parameter of a weight, and are of no format."""
+    for name, module in modules.items():
+        last = name.rpartition(".")[2]
+        if module.tensors.keys() == {"weight"} and _STRAY.fullmatch(last):
+            info = module.tensors["weight"]
+            text = f"no weight format that Volta knows has a {last}"
+            yield Fault(
+                "tensor-set", text, info.file, info.name, "no such tensor", info.dtype, "warn"
+            )
+
+
+def _numbers(
+    contents: Contents, stack: str, found: Mapping[int, _Layer], architecture: Architecture | None
+) -> Iterator[Fault]:
+    """The numbers of layers: from 0 without a gap to what the config says."""
+    told = len(architecture.layers) if architecture else 0
+    drafts = architecture.mtp_layers if architecture else 0
+    last = told or max(found) + 1
+    gap = next((number for number in range(len(found) + 1) if number not in found), 0)
+    if gap < last:
+        missing = sum(number not in found for number in range(min(last, gap + len(found) + 1)))
+        said = f"config.json says {told} layers" if told else f"there is a {stack}.{max(found)}"
+        text = f"no tensor of {stack}.{gap} is there, and {said}"
+        if missing > 1:
+            text += f"; it is the first of {missing} that are missing"
+        yield Fault(
+            "tensor-set", text, contents.path, f"{stack}.{gap}",
+            f"layers 0 to {last - 1}", f"{len(found)} layers",
+        )  # fmt: skip
+    over = sorted(number for number in found if told and number >= told + drafts)
+    if over:
+        info = _any(found[over[0]].kinds.values())
+        text = f"is of layer {over[0]}, and config.json says {told} layers"
+        text += f" and {drafts} of multi-token prediction" if drafts else ""
+        yield Fault(
+            "tensor-set", text, info.file, info.name,
+            f"layers 0 to {told + drafts - 1}", f"layer {over[-1]}",
+        )  # fmt: skip
+
+
+def _unlike(stack: str, found: Mapping[int, _Layer]) -> Iterator[Fault]:
+    """Layers that lack a module which those alike have."""
+    kinds = {number: frozenset(layer.kinds) for number, layer in found.items()}
+    counts = Counter(kinds.values())
+    for number, mine in sorted(kinds.items()):
+        fuller = [
+            (count, other)
+            for other, count in counts.items()
+            if mine < other and counts[mine] * _MAJORITY <= count
+        ]
+        if not fuller:
+            continue
+        count, other = max(fuller, key=lambda pair: pair[0])
+        model = next(n for n, of_it in kinds.items() if of_it == other)
+        for kind in sorted(other - mine):
+            info = _any([found[model].kinds[kind]])
+            name = f"{stack}.{number}.{kind}"
+            text = f"layer {number} has no {kind}, which {count} layers like it have"
+            yield Fault(
+                "tensor-set", text, _any(found[number].kinds.values()).file, name,
+                f"as {info.name}", "no such tensor",
+            )  # fmt: skip
+
+
+def _experts(kind: str, found: Mapping[int, Module], told: int) -> Iterator[Fault]:
+    """The numbers of the experts of one layer; kind: "mlp.experts.*.down_proj"."""
+    last = told or max(found) + 1
+    expert = max(found)
+    info = _any([found[expert]])
+    gap = next((number for number in range(len(found) + 1) if number not in found), 0)
+    if gap < last:
+        stem, _, tail = kind.partition("*")
+        before = found[expert].name.removesuffix(f"{stem}{expert}{tail}")
+        text = f"is missing: {len(found)} of {last} experts have their {tail[1:]}"
+        yield Fault(
+            "tensor-set", text, info.file, f"{before}{stem}{gap}{tail}",
+            f"experts 0 to {last - 1}", f"{len(found)} experts",
+        )  # fmt: skip
+    if told and expert >= told:
+        text = f"is of expert {expert}, and config.json says {told} experts"
+        yield Fault(
+            "tensor-set", text, info.file, info.name,
+            f"experts 0 to {told - 1}", f"expert {expert}",
+        )  # fmt: skip
+
+
+def _any(modules: Iterable[Module]) -> TensorInfo:
+    """A tensor of the first of these modules."""
+    return next(iter(next(iter(modules)).tensors.values()))

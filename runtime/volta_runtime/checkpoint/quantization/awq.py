@@ -1,0 +1,36 @@
+"""awq: 4 bits with zero points; AutoAWQ names some fields otherwise than transformers does.
+
+Source: casper-hansen/AutoAWQ models/_config.py; transformers AwqConfig.
+"""
+
+from volta_runtime.checkpoint.quantization.fields import Fields
+from volta_runtime.checkpoint.quantization.reading import Reading, blanket
+from volta_runtime.checkpoint.scheme import Scheme
+
+_PACKED_ALIKE = ("gemm", "marlin", "exllama", "ipex", "")  # versions that choose a kernel only
+
+
+def read(fields: Fields) -> Reading:
+    """Read quantization_config, or AutoAWQ's quant_config.json."""
+    bits = fields.number("bits", "w_bit") or 4
+    size = fields.number("group_size", "q_group_size") or 128
+    version = fields.text("version").lower()
+    if bits != 4 or version not in _PACKED_ALIKE:
+        fields.note(
+            f"{fields.where}: AWQ of {bits} bits, version {version or 'gemm'!r} is none that Volta"
+            " knows",
+            expected="4 bits, version gemm",
+            found=f"{bits} bits, version {version or 'gemm'}",
+            level="warn",
+        )
+        return Reading()
+    scheme = Scheme(
+        format="awq",
+        file=fields.file,
+        where=fields.where,
+        bits=bits,
+        group=(1, size) if size > 0 else (1, 0),
+        symmetric=not fields.flag("zero_point") if "zero_point" in fields else False,
+        blanket=True,
+    )
+    return blanket(fields, scheme)
