@@ -1,11 +1,20 @@
 """Checkpoints on disk, read from their headers: no torch, no numpy, no weight data.
 
-A checkpoint is a map from module to weight format, resolved once from its config and checked
-against its tensors. A new format is a row in formats.py.
+inspect() reads all there is with all its faults; open_checkpoint() is the same for who serves, and
+raises for the first that forbids it. A new weight format is a row in formats/.
 """
 
-from volta_runtime.checkpoint.checkpoint import Checkpoint, open_checkpoint, verify
+from volta_runtime.checkpoint.checkpoint import Checkpoint, inspect, open_checkpoint, verify
 from volta_runtime.checkpoint.errors import CheckpointError
-from volta_runtime.checkpoint.safetensors import TensorInfo
+from volta_runtime.checkpoint.faults import Fault
+from volta_runtime.checkpoint.tensors import TensorInfo
 
-__all__ = ["Checkpoint", "CheckpointError", "TensorInfo", "open_checkpoint", "verify"]
+__all__ = [
+    "Checkpoint",
+    "CheckpointError",
+    "Fault",
+    "TensorInfo",
+    "inspect",
+    "open_checkpoint",
+    "verify",
+]

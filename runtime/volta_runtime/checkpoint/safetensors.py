@@ -1,26 +1,30 @@
-"""The safetensors container: header reading with validation, and a writer that streams.
+"""The safetensors container: headers read with all their faults, and a writer that streams.
 
 Layout (https://huggingface.co/docs/safetensors): u64 little-endian header length, that many bytes
 of JSON mapping each tensor to dtype, shape and [begin, end) offsets counted from the header's end,
-then the data without gaps. The library by that name is not used here because its raw interface
-changed between 0.5 and 0.8, numpy has no E4M3, and the doctor must read headers without either.
+then the data without gaps. The library by that name is not used here because it stops at the first
+fault and names no tensor, and the doctor must read headers that it refuses.
 """
 
 import json
 import math
 import os
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Annotated, Any, NamedTuple
 
-from volta_runtime.checkpoint.errors import CheckpointError
+import msgspec
+
+from volta_runtime.checkpoint.faults import Fault
+from volta_runtime.checkpoint.files import lfs_fault, looks_like, opened
+from volta_runtime.checkpoint.tensors import TensorInfo
 
 # Bits per element, by the format's own names.
 DTYPE_BITS = {
     "F4": 4, "F6_E2M3": 6, "F6_E3M2": 6,
     "BOOL": 8, "U8": 8, "I8": 8, "F8_E4M3": 8, "F8_E5M2": 8, "F8_E8M0": 8,
+    "F8_E4M3FNUZ": 8, "F8_E5M2FNUZ": 8,
     "U16": 16, "I16": 16, "F16": 16, "BF16": 16,
     "U32": 32, "I32": 32, "F32": 32,
     "U64": 64, "I64": 64, "F64": 64, "C64": 64,
@@ -29,22 +33,38 @@ DTYPE_BITS = {
 # The reference implementation's limit.
 MAX_HEADER_BYTES = 100_000_000
 
-_LFS_MAGIC = b"version https://git-lfs"
-_AGAIN = "copy or download the file again"
+_CHECK = "st-header"
+_MOST = 8  # tensors that are named of one file
+_ENTRY_BYTES = 1024  # of one tensor's JSON; a shape has few dimensions
+_SPACE = b" \t\r\n"
 
 
-@dataclass(frozen=True)
-class TensorInfo:
-    """One tensor as its header describes it.
+class Header(NamedTuple):
+    """What a file's header tells.
 
-    dtype is the format's name ("F8_E4M3"); offsets are the [begin, end) bytes within `file`.
+    tensors: those that are soundly described. unsound: the names of the others. faults: what is
+    wrong with the file, of many alike the first few.
     """
 
-    name: str
+    tensors: dict[str, TensorInfo]
+    unsound: frozenset[str]
+    faults: tuple[Fault, ...]
+
+
+_Size = Annotated[int, msgspec.Meta(ge=0)]
+
+
+class _Entry(msgspec.Struct):
+    """A tensor as a header describes it; the reference ignores further keys too."""
+
     dtype: str
-    shape: tuple[int, ...]
-    file: Path
-    offsets: tuple[int, int]
+    shape: tuple[_Size, ...]
+    data_offsets: tuple[_Size, _Size]
+
+
+_entries = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_entry = msgspec.json.Decoder(_Entry)
+_metadata = msgspec.json.Decoder(dict[str, str] | None)
 
 
 def tensor_bytes(dtype: str, shape: Iterable[int]) -> int:
@@ -52,103 +72,177 @@ def tensor_bytes(dtype: str, shape: Iterable[int]) -> int:
     return (math.prod(shape) * DTYPE_BITS[dtype] + 7) // 8
 
 
-def read_header(file: Path) -> dict[str, TensorInfo]:
-    """Read and validate the header; the tensors' data is not read.
+def read_header(file: Path) -> Header:
+    """Read a header and hold it against itself and the file's size; no data is read, none raises.
 
-    Raises CheckpointError naming the file when it is empty, truncated, a Git LFS pointer, or when
-    the header contradicts itself or the file's size.
+    Memory is a few times the header's length, whatever it claims, and that is at most the file's.
     """
+    raw, size, fault = _read(file)
+    if fault:
+        return Header({}, frozenset(), (fault,))
     try:
-        size = file.stat().st_size
-        with file.open("rb") as stream:
-            start = stream.read(64)
-            if not start:
-                raise CheckpointError(f"{file}: the file is empty; {_AGAIN}")
-            if start.startswith(_LFS_MAGIC):
-                raise CheckpointError(
-                    f"{file}: this is a Git LFS pointer of {size} bytes, not the tensors;"
-                    " run `git lfs pull` in the checkpoint's repository or download the file itself"
-                )
+        entries = _entries.decode(raw)
+    except (msgspec.DecodeError, RecursionError) as error:
+        kind = "a JSON object" if raw[:1] == b"{" else "a header of JSON"
+        fault = _fault(file, f"the header is not sound JSON ({error})", kind, looks_like(raw))
+        return Header({}, frozenset(), (fault,))
+    faults = [
+        *_twice(file, raw, entries),
+        *_metadata_faults(file, entries.pop("__metadata__", b"")),
+    ]
+    tensors, wrong = _parse(file, entries, 8 + len(raw))
+    faults += _first(wrong)
+    if not wrong:  # else what the unsound ones hold is not known
+        faults += _first(list(_layout_faults(file, tensors, 8 + len(raw), size)))
+    return Header(tensors, frozenset(entries.keys() - tensors.keys()), tuple(faults))
+
+
+def _fault(
+    file: Path, message: str, expected: str = "", found: str = "", tensor: str = ""
+) -> Fault:
+    return Fault(_CHECK, message, file, tensor, expected, found)
+
+
+def _first(faults: list[Fault]) -> list[Fault]:
+    """The first few, and how many more there are."""
+    if len(faults) <= _MOST:
+        return faults
+    more = len(faults) - _MOST
+    return [*faults[:_MOST], _fault(faults[0].file, f"{more} more tensors have such faults")]
+
+
+def _read(file: Path) -> tuple[bytes, int, Fault | None]:
+    """The header's JSON and the file's size, or why there is none."""
+    try:
+        with opened(file) as (stream, size):
+            start = stream.read(1024)
             length = int.from_bytes(start[:8], "little")
-            if size < 8 or length > size - 8:
-                raise CheckpointError(
-                    f"{file}: the header needs {8 + length} bytes and the file has {size}:"
-                    f" truncated, or not a safetensors file; {_AGAIN}"
-                )
+            if pointer := lfs_fault(file, start, size):
+                return b"", size, pointer
+            if not start:
+                return b"", size, _fault(file, "the file is empty", "a safetensors file", "0 bytes")
+            if other := looks_like(start):
+                words = f"not a safetensors file: it begins as {other}"
+                return b"", size, _fault(file, words, "a safetensors file", other)
             if length > MAX_HEADER_BYTES:
-                raise CheckpointError(
-                    f"{file}: header of {length} bytes, more than the format's {MAX_HEADER_BYTES}:"
-                    f" not a safetensors file; {_AGAIN}"
-                )
+                words = "not a safetensors file, or damaged: its first 8 bytes tell a longer header"
+                limit = f"a header of up to {MAX_HEADER_BYTES:,} bytes"
+                return b"", size, _fault(file, words, limit, f"{length:,} bytes")
+            if size < 8 + length:
+                words = f"truncated in its header, which needs {8 + length:,} bytes of the file"
+                needs, has = f"more than {8 + length:,} bytes", f"{size:,} bytes"
+                return b"", size, _fault(file, words, needs, has)
             stream.seek(8)
             raw = stream.read(length)
     except OSError as error:
-        raise CheckpointError(f"{file}: cannot read: {error.strerror}") from error
-    return _parse_header(file, raw, size)
+        return b"", 0, _fault(file, f"cannot be read: {error.strerror}")
+    if raw[:1] != b"{":
+        words = "not a safetensors file: no JSON object follows its first 8 bytes"
+        return raw, size, _fault(file, words, "{", repr(raw[:1])[1:])
+    return raw, size, None
 
 
-def _parse_header(file: Path, raw: bytes, size: int) -> dict[str, TensorInfo]:
+def _twice(file: Path, raw: bytes, entries: dict[str, msgspec.Raw]) -> list[Fault]:
+    """Names that occur twice, of which the decoder keeps the last entry only.
+
+    Without white space a header is as long as its entries together, unless it has more of them or
+    names with escapes; only then it is worth a second, slower look.
+    """
+    names, held = "".join(entries).encode(), b"".join(entries.values())
+    length = sum(len(part.translate(None, _SPACE)) for part in (names, held))
+    marks = 4 * len(entries) - 1 if entries else 0  # quotes, colon and comma
+    if len(raw.translate(None, _SPACE)) == 2 + length + marks:
+        return []
+    seen: set[str] = set()
+    again: list[str] = []
+
+    def note(pairs: list[tuple[str, Any]]) -> None:
+        seen.clear()
+        again.clear()
+        for name, _ in pairs:
+            (again.append if name in seen else seen.add)(name)
+
     try:
-        header = json.loads(raw, object_pairs_hook=_unique)
-    except (ValueError, RecursionError) as error:
-        raise CheckpointError(
-            f"{file}: the header is not sound JSON ({error}): not a safetensors file,"
-            f" or damaged; {_AGAIN}"
-        ) from error
-    if not isinstance(header, dict):
-        raise CheckpointError(f"{file}: the header is not a JSON object; {_AGAIN}")
-    header.pop("__metadata__", None)
-    data_start = 8 + len(raw)
-    tensors = {name: _parse_entry(file, name, entry, data_start) for name, entry in header.items()}
-    position = data_start
+        json.loads(raw, object_pairs_hook=note)  # the last call is that of the outermost object
+    except (ValueError, RecursionError):
+        return [_fault(file, "the header nests too deep")]
+    return _first(
+        [
+            _fault(file, "the name occurs twice in the header", "once", "twice", name)
+            for name in again
+        ]
+    )
+
+
+def _metadata_faults(file: Path, raw: msgspec.Raw | bytes) -> Iterator[Fault]:
+    try:
+        _metadata.decode(raw or b"null")
+    except (msgspec.DecodeError, RecursionError) as error:
+        yield _fault(file, f"__metadata__ is no object of strings ({error})")
+
+
+def _parse(
+    file: Path, entries: dict[str, msgspec.Raw], start: int
+) -> tuple[dict[str, TensorInfo], list[Fault]]:
+    """The tensors that are soundly described, and what is wrong with the others."""
+    tensors: dict[str, TensorInfo] = {}
+    faults: list[Fault] = []
+
+    def note(message: str, expected: str = "", found: str = "") -> None:
+        faults.append(_fault(file, message, expected, found, name))
+
+    for name, raw in entries.items():
+        try:
+            if len(raw) > _ENTRY_BYTES:
+                raise ValueError(f"{len(raw):,} bytes of JSON")
+            entry = _entry.decode(raw)
+        except (ValueError, RecursionError) as error:  # msgspec's errors are ValueErrors
+            note(f"it lacks a sound dtype, shape or data_offsets ({error})")
+            continue
+        begin, end = entry.data_offsets
+        if (bits := DTYPE_BITS.get(entry.dtype)) is None:
+            note(f"unknown dtype {entry.dtype!r}", ", ".join(DTYPE_BITS), entry.dtype)
+            continue
+        needed = math.prod(entry.shape) * bits
+        if needed != 8 * (end - begin):
+            what = f"{entry.dtype} {list(entry.shape)}"
+            needs = f"{needed // 8:,} bytes" if needed < 1 << 67 else "more than 2^64 bytes"
+            if needed % 8:
+                needs = f"{needs} and {needed % 8} bits"
+            held = f"{end - begin:,} bytes"
+            note(f"{what} needs {needs} but its data_offsets hold {held}", needs, held)
+            continue
+        if not name.isprintable() or not name:
+            note("its name is empty or has control characters", "a name", repr(name[:80]))
+        tensors[name] = TensorInfo(
+            name, entry.dtype, entry.shape, file, (start + begin, start + end)
+        )
+    return tensors, faults
+
+
+def _layout_faults(
+    file: Path, tensors: dict[str, TensorInfo], start: int, size: int
+) -> Iterator[Fault]:
+    """Where the data does not lie end to end up to the end of the file."""
+    position, cut = start, []
     for info in sorted(tensors.values(), key=lambda info: info.offsets):
         begin, end = info.offsets
         if begin != position:
-            raise CheckpointError(
-                f"{file}: tensor {info.name} begins at byte {begin}, expected {position}:"
-                f" the data has a gap or an overlap; {_AGAIN}"
+            what = "a gap" if begin > position else "an overlap"
+            words = (
+                f"its data begins at byte {begin:,}, that before it ends at {position:,}: {what}"
             )
+            yield _fault(file, words, f"byte {position:,}", f"byte {begin:,}", info.name)
+        position = max(position, end)
         if end > size:
-            raise CheckpointError(
-                f"{file}: tensor {info.name} ends at byte {end} but the file has {size}:"
-                f" truncated; {_AGAIN}"
-            )
-        position = end
-    if position != size:
-        raise CheckpointError(
-            f"{file}: the header describes {position} bytes but the file has {size}; {_AGAIN}"
-        )
-    return tensors
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    names = dict(pairs)
-    if len(names) != len(pairs):
-        raise ValueError("a name occurs twice")
-    return names
-
-
-def _parse_entry(file: Path, name: str, entry: Any, data_start: int) -> TensorInfo:
-    try:
-        dtype, shape, (begin, end) = entry["dtype"], tuple(entry["shape"]), entry["data_offsets"]
-        sound = all(type(number) is int and number >= 0 for number in (*shape, begin, end))
-    except (TypeError, KeyError, ValueError):
-        sound = False
-    if not sound:
-        raise CheckpointError(
-            f"{file}: tensor {name} lacks a sound dtype, shape or data_offsets: {entry}; {_AGAIN}"
-        )
-    if dtype not in DTYPE_BITS:
-        raise CheckpointError(
-            f"{file}: tensor {name} has unknown dtype {dtype!r}; known: {', '.join(DTYPE_BITS)}"
-        )
-    expected = tensor_bytes(dtype, shape)
-    if end - begin != expected:
-        raise CheckpointError(
-            f"{file}: tensor {name} of {dtype} {list(shape)} needs {expected} bytes"
-            f" but its offsets hold {end - begin}; {_AGAIN}"
-        )
-    return TensorInfo(name, dtype, shape, file, (data_start + begin, data_start + end))
+            cut.append(info.name)
+    if cut:
+        more = f" and {len(cut) - 1} more" if len(cut) > 1 else ""
+        words = f"truncated: the data of {cut[0]}{more} lies beyond the file's end"
+        yield _fault(file, words, f"{position:,} bytes", f"{size:,} bytes")
+    elif position < size:
+        words = f"{size - position:,} bytes follow the data that its header tells of"
+        yield _fault(file, words, f"{position:,} bytes", f"{size:,} bytes")
 
 
 class SafetensorsWriter:

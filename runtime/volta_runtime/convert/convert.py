@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from volta_runtime.checkpoint.checkpoint import CONFIG, WEIGHTS
-from volta_runtime.checkpoint.checkpoint import verify as verify_checkpoint
+from volta_runtime.checkpoint import verify as verify_checkpoint
+from volta_runtime.checkpoint.contents import CONFIG
 from volta_runtime.checkpoint.errors import CheckpointError
+from volta_runtime.checkpoint.index import WEIGHTS
 from volta_runtime.checkpoint.safetensors import SafetensorsWriter
 from volta_runtime.checkpoint.sums import Progress, sha256, write_sums
 from volta_runtime.convert.architectures import Architecture, Rule, architecture_of

@@ -123,7 +123,8 @@ class Weights:
         return scale.reciprocal().expand(rows)
 
     def _format(self, module: str) -> str:
-        return self._checkpoint.modules.get(module, "dense")
+        held = self._checkpoint.modules.get(module)
+        return held.format.name if held and held.format else "dense"
 
     def _finite(self, name: str, dtype: torch.dtype) -> Tensor:
         """A tensor converted to dtype; refuses values that are infinite or NaN in it."""

@@ -70,7 +70,7 @@ def test_offsets_find_the_data_that_the_library_wrote(tmp_path):
     file = tmp_path / "model.safetensors"
     array = np.arange(6, dtype=np.float16).reshape(2, 3)
     safetensors.numpy.save_file({"x": array, "y": np.ones(5, np.uint8)}, file)
-    info = read_header(file)["x"]
+    info = read_header(file).tensors["x"]
     begin, end = info.offsets
     assert (info.dtype, info.shape) == ("F16", (2, 3))
     assert file.read_bytes()[begin:end] == array.tobytes()
@@ -85,7 +85,7 @@ def test_library_reads_what_the_writer_wrote(tmp_path):
             writer.write(name, array.data)
     for name, array in safetensors.numpy.load_file(file).items():
         np.testing.assert_array_equal(array, arrays[name])
-    for info in read_header(file).values():
+    for info in read_header(file).tensors.values():
         assert info.offsets[0] % 4 == 0 or info.dtype == "U8"
 
 

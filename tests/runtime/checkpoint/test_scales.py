@@ -25,7 +25,7 @@ TORCH = {
 
 
 def tensors_of(file: Path) -> list[TensorInfo]:
-    held = read_header(file).values()
+    held = read_header(file).tensors.values()
     return [TensorInfo(i.name, i.dtype, i.shape, i.file, i.offsets) for i in held]
 
 

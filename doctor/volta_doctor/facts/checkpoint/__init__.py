@@ -94,14 +94,12 @@ def weight_files(probe: Probe, directory: str) -> list[str]:
 
 def safetensors_bytes(probe: Probe, path: str) -> int:
     """Return the bytes of a file's tensors. Raises CannotLook naming what is wrong with it."""
-    from volta_runtime.checkpoint import CheckpointError
     from volta_runtime.checkpoint.safetensors import read_header
 
-    try:
-        tensors = read_header(probe.path(path))
-    except CheckpointError as error:
-        raise CannotLook(str(error)) from error
-    return sum(info.offsets[1] - info.offsets[0] for info in tensors.values())
+    header = read_header(probe.path(path))
+    if header.faults:
+        raise CannotLook(str(header.faults[0]))
+    return sum(info.bytes for info in header.tensors.values())
 
 
 def shape_of(config: dict[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,36 @@
+"""What the reader of checkpoints found wrong, as findings."""
+
+from volta_doctor.catalog import Row
+from volta_doctor.findings import HOST, Evidence, Finding
+from volta_doctor.preflight.subject import Subject
+from volta_doctor.words import several
+from volta_runtime.checkpoint.faults import Fault
+
+
+def findings(subject: Subject, row: Row, looked: str = "") -> list[Finding]:
+    """Return a finding for each fault of a row's id; ok, with what was looked at, without any."""
+    return faults(subject, row) or [row.ok(f"{looked or seen(subject)}.")]
+
+
+def faults(subject: Subject, row: Row) -> list[Finding]:
+    """Return a finding for each fault of a row's id, whose subject is the tensor, else the file."""
+    return [_finding(subject, row, f) for f in subject.checkpoint.faults if f.check == row.id]
+
+
+def seen(subject: Subject) -> str:
+    """Say what there was to look at."""
+    tensors = subject.checkpoint.contents.tensors
+    files = {info.file for info in tensors.values()}
+    return f"{several(len(tensors), 'tensor')} in {several(len(files), 'file')}"
+
+
+def _finding(subject: Subject, row: Row, fault: Fault) -> Finding:
+    make = {"fail": row.fail, "warn": row.warn, "info": row.info}[fault.level]
+    file = "" if fault.file == subject.checkpoint.path else fault.file.name
+    sides = [
+        f"{side}: {text}"
+        for side, text in (("expected", fault.expected), ("found", fault.found))
+        if text
+    ]
+    evidence = [Evidence(str(fault.file), ", ".join(sides))] if sides else []
+    return make(f"{fault.message}.", *evidence, subject=fault.tensor or file or HOST)
