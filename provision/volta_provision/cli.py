@@ -10,6 +10,7 @@ import msgspec
 from volta_provision.bundle import write_bundle
 from volta_provision.errors import StackError
 from volta_provision.lockfile import make_lock
+from volta_provision.plan.cli import plan
 from volta_provision.source import find_source, pack_source
 from volta_provision.stack import Profile, Stack, read_lockable
 
@@ -43,7 +44,10 @@ source_option = click.option(
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="volta-stack")
 def cli() -> None:
-    """Turn stack.yaml into a lock, and a lock into what hosts install."""
+    """Plan what to serve, turn stack.yaml into a lock, and a lock into what hosts install."""
+
+
+cli.add_command(plan)
 
 
 @cli.command()
@@ -94,7 +98,7 @@ def choose_profile(stack: Stack, asked: str, detected: str | None) -> Profile:
 def main() -> None:
     """Run the command line; a user's mistake ends in one sentence, not in a traceback."""
     try:
-        cli(standalone_mode=False)
+        sys.exit(cli(standalone_mode=False))
     except StackError as error:
         click.echo(f"volta-stack: {error}", err=True)
         sys.exit(1)

@@ -44,13 +44,15 @@ class Gpu:
 class Host:
     """One host.
 
-    linked: pairs of indices (the lower first) that NVLink joins. notes: what of it is not used, and
-    why. facts: of its snapshot, without data where a flag named the cards.
+    gpus: those that can be used, of `count` in all. linked: pairs of indices (the lower first) that
+    NVLink joins. notes: what is not used, and why. facts: of its snapshot, without data where a
+    flag named the cards.
     """
 
     name: str
     told_by: str
     gpus: tuple[Gpu, ...]
+    count: int
     linked: frozenset[tuple[int, int]]
     notes: tuple[str, ...] = ()
     facts: Facts = field(default_factory=Facts, compare=False)
@@ -67,7 +69,8 @@ def of_flag(model: str, count: int) -> Host:
     gpus = tuple(Gpu(index, model, card.memory) for index in range(count))
     pairs = frozenset((i, j) for i in range(count) for j in range(i + 1, count))
     notes = ["NVLink between all GPUs is assumed"] if card.nvlink_gbs and count > 1 else []
-    return Host("", "--gpu", gpus, pairs if card.nvlink_gbs else frozenset(), tuple(notes))
+    linked = pairs if card.nvlink_gbs else frozenset()
+    return Host("", "--gpu", gpus, count, linked, tuple(notes))
 
 
 def of_files(paths: Sequence[Path], idle: bool = False) -> list[Host]:
@@ -113,7 +116,11 @@ def of_facts(facts: Facts, source: str, idle: bool = False) -> Host:
     told = _linked(facts, gpus) if len(gpus) > 1 else frozenset()
     if told is None:
         notes.append("how the GPUs are joined is not known: planned as if by PCIe")
-    return Host(name or source, source, tuple(gpus), told or frozenset(), tuple(notes), facts)
+    count = len(facts.nvml.data.gpus) if facts.nvml.data else len(gpus)
+    linked = told or frozenset()
+    return Host(
+        name or source, source, tuple(gpus), count or len(gpus), linked, tuple(notes), facts
+    )
 
 
 def _gpus(facts: Facts, idle: bool) -> tuple[list[Gpu], list[str]]:

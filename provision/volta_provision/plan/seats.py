@@ -17,14 +17,26 @@ class Seats:
     """So many GPUs, each the least that any host gives: what runs on these runs on all.
 
     cards: their memory, the one with the most free first. card: the slowest one's data sheet.
-    linked: whether NVLink joins all of them, on every host. indices: which GPUs of a host, where
-    they are not its first ones, by the host's name.
+    linked: whether NVLink joins all of them, on every host. indices: which GPUs, by the host's
+    name. whole: whether every host has these and no more.
     """
 
     cards: Cards
     card: Card
     linked: bool
     indices: dict[str, tuple[int, ...]]
+    whole: bool
+
+    @property
+    def first_ones(self) -> bool:
+        """Whether an engine takes these where it is not told which."""
+        return {*self.indices.values()} == {tuple(range(len(self.cards.total)))}
+
+    @property
+    def same(self) -> tuple[int, ...] | None:
+        """Their indices, where these are the same on every host."""
+        found = {*self.indices.values()}
+        return found.pop() if len(found) == 1 else None
 
 
 def seats(hosts: Sequence[Host], count: int) -> Seats | None:
@@ -48,12 +60,8 @@ def seats(hosts: Sequence[Host], count: int) -> Seats | None:
         ),
         card=slowest.card,
         linked=all(host.is_linked(chosen[host.name]) for host in hosts),
-        indices={
-            host.name: indices
-            for host in hosts
-            if (indices := tuple(sorted(gpu.index for gpu in chosen[host.name])))
-            != tuple(range(count))
-        },
+        indices={name: tuple(sorted(g.index for g in gpus)) for name, gpus in chosen.items()},
+        whole=all(host.count == count for host in hosts),
     )
 
 

@@ -1,6 +1,7 @@
 """What there is to run on: from a flag, from snapshots, and which GPUs of it a server gets."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -46,7 +47,7 @@ def test_a_flag_gives_an_idle_linked_host():
     assert found.cards.total == (16384 * 2**20,) * 2
     assert found.cards.used == (0, 0)
     assert found.linked
-    assert found.indices == {}
+    assert found.first_ones
 
 
 def test_pcie_cards_are_not_linked():
@@ -98,7 +99,7 @@ def test_a_busy_gpu_is_left_out(snapshot):
         sections["nvml"]["gpus"][0]["memory"]["used"] = 20 * GIB
 
     found = seats(of_files([snapshot("gpu1", change)]), 1)
-    assert found.indices == {"gpu1": (1,)}
+    assert (found.same, found.first_ones, found.whole) == ((1,), False, False)
     assert found.cards.used == (1074790400,)
 
 
@@ -106,9 +107,11 @@ def test_an_nvlink_outweighs_some_megabytes():
     """Pairs 0-1 and 2-3 are linked, as on a board with two of them; 1 and 3 are a bit emptier."""
     host = of_flag("v100-sxm2-16gb", 4)
     used = (300 << 20, 0, 300 << 20, 0)
-    gpus = tuple(type(g)(g.index, g.model, g.total, u) for g, u in zip(host.gpus, used))
+    gpus = tuple(
+        type(g)(g.index, g.model, g.total, u) for g, u in zip(host.gpus, used, strict=True)
+    )
     pairs = frozenset({(0, 1), (2, 3)})
-    host = type(host)("a", "here", gpus, pairs)
+    host = replace(host, gpus=gpus, linked=pairs)
     assert seats([host], 2).linked
     assert not seats([host], 4).linked
 

@@ -1,0 +1,212 @@
+"""Every way to serve a model: an engine on so many GPUs, and the sentence that it ends with."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from volta_doctor.catalog.engines import Engine, KvCache, engines
+from volta_doctor.catalog.model import model_checks
+from volta_doctor.facts.model import Facts, Missing
+from volta_doctor.facts.serve.engines import Flags
+from volta_doctor.findings import Finding, Status
+from volta_doctor.preflight.judge import examine
+from volta_doctor.preflight.subject import Subject
+from volta_doctor.sizing.memory import MemoryPlan, plan_of
+from volta_doctor.sizing.speed import Speed, speed
+from volta_doctor.sizing.split import Split
+from volta_doctor.sizing.weights import Weights
+from volta_provision.plan.hosts import Host
+from volta_provision.plan.seats import Seats, seats
+from volta_runtime.checkpoint import Checkpoint
+from volta_runtime.checkpoint.scales import Scales
+
+# Powers of two split the heads of most models; layers can be dealt out to any number of GPUs.
+_SIZES = (1, 2, 4, 8, 16)
+# A check that needs one of these judges an engine, its flags or its place, and no model alone.
+_OF_A_CHOICE = {"engine", "serve_flags", "cards", "host"}
+_BY_SUMS = "mem-fit"  # is answered by the very plan of memory that it would make
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What is asked for; None and empty are left to the planner or the engine.
+
+    context: tokens of a request with its answer. concurrency: requests at once.
+    """
+
+    context: int
+    concurrency: int
+    engine: str = ""
+    tensor_parallel_size: int | None = None
+    gpu_memory_utilization: float | None = None
+    kv_cache_dtype: str | None = None
+    dtype: str | None = None
+    enforce_eager: bool = False
+
+
+@dataclass(frozen=True)
+class Task:
+    """A model and where it is to run.
+
+    name: what it is started by. facts: of the host whose memory and disks are looked at.
+    """
+
+    name: str
+    checkpoint: Checkpoint
+    scales: Scales
+    weights: Weights
+    hosts: Sequence[Host]
+    facts: Facts
+
+    @property
+    def most(self) -> int:
+        """GPUs that each host has."""
+        return min(len(host.gpus) for host in self.hosts)
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """An engine on GPUs.
+
+    ends: the sentence that it ends with, empty where it runs or merely lacks memory. untold: why
+    that cannot be told, empty where it can. memory, speed: None where it ends before, or where
+    nothing tells them.
+    """
+
+    engine: Engine
+    wanted: Wanted
+    seats: Seats
+    flags: Flags
+    tensor_parallel: int
+    expert_parallel: int
+    findings: Sequence[Finding] = ()
+    memory: MemoryPlan | None = None
+    speed: Speed | None = None
+    ends: str = ""
+    untold: str = ""
+
+    @property
+    def fits(self) -> bool:
+        """Whether its memory suffices."""
+        return self.memory is not None and self.memory.fits
+
+    @property
+    def runs(self) -> bool:
+        """Whether it does, as far as can be told."""
+        return self.fits and not self.ends and not self.untold
+
+    @property
+    def pace(self) -> float:
+        """The middle of the tokens/s to be expected of all requests; 0 where none is known."""
+        return (self.speed.decode_all.low * self.speed.decode_all.high) ** 0.5 if self.speed else 0
+
+
+def model_rows() -> list[str]:
+    """Return the ids of the checks that judge a model for itself, whatever is to serve it."""
+    return [row.id for row in model_checks().values() if _OF_A_CHOICE.isdisjoint(row.needs)]
+
+
+def candidates(task: Task, wanted: Wanted) -> list[Candidate]:
+    """Hold each engine, or the one that is asked for, against each number of GPUs."""
+    chosen = [engines()[wanted.engine]] if wanted.engine else engines().values()
+    return [
+        candidate(task, wanted, engine, size, experts)
+        for engine in chosen
+        for size, experts in _splits(task, engine, wanted)
+    ]
+
+
+def _splits(task: Task, engine: Engine, wanted: Wanted) -> Iterator[tuple[int, int]]:
+    """So many GPUs, and over how many of them experts are dealt out whole."""
+    if wanted.tensor_parallel_size:
+        sizes = [wanted.tensor_parallel_size]
+    elif engine.shards == "none":
+        sizes = [1]
+    else:
+        sizes = sorted({size for size in (*_SIZES, task.most) if size <= task.most})
+    for size in sizes:
+        yield size, 1
+        if engine.expert_parallel and task.checkpoint.architecture.experts and size > 1:
+            yield size, size
+
+
+def candidate(task: Task, wanted: Wanted, engine: Engine, size: int, experts: int) -> Candidate:
+    """Judge one engine on so many GPUs, of which the hosts must have enough."""
+    found = seats(task.hosts, size)
+    if found is None:
+        raise ValueError(f"{size} GPUs are asked for, and a host has {task.most}")
+    flags = Flags(
+        model=task.name,
+        tensor_parallel_size=size if size > 1 else None,
+        enable_expert_parallel=experts > 1,
+        gpu_memory_utilization=wanted.gpu_memory_utilization,
+        max_model_len=wanted.context,
+        max_num_seqs=wanted.concurrency,
+        dtype=wanted.dtype,
+        kv_cache_dtype=wanted.kv_cache_dtype,
+        enforce_eager=wanted.enforce_eager,
+    )
+    bare = Candidate(engine, wanted, found, flags, size, experts)
+    if size > 1 and engine.shards == "none":
+        return replace(bare, ends="it uses one GPU only")
+    subject = Subject(task.checkpoint, task.scales, engine, flags, found.cards, task.facts)
+    findings = [
+        finding
+        for row in model_checks().values()
+        if row.id != _BY_SUMS and not _OF_A_CHOICE.isdisjoint(row.needs)
+        for finding in examine(subject, row)
+    ]
+    judged = replace(bare, findings=findings)
+    # That it has no kernels for a format comes before what its flags would do to them.
+    worst = sorted(findings, key=lambda finding: finding.id != "quant-volta")
+    if fails := [finding.message for finding in worst if finding.status is Status.FAIL]:
+        return replace(judged, ends=fails[0])
+    if worst and worst[0].id == "quant-volta" and worst[0].status is Status.UNKNOWN:
+        return replace(judged, untold=worst[0].message)
+    return _sized(judged, task)
+
+
+def cache_of(engine: Engine, name: str | None) -> KvCache | None:
+    """Return the type of KV cache that an engine is asked for, its own where none is; else None."""
+    rows = [row for row in engine.kv_cache if row.runs]
+    return next((row for row in rows if name in (None, "auto", row.name)), None)
+
+
+def _sized(judged: Candidate, task: Task) -> Candidate:
+    """Add the memory, and the speed where that suffices."""
+    engine, wanted = judged.engine, judged.wanted
+    cache = cache_of(engine, wanted.kv_cache_dtype)
+    if cache is None:
+        known = ", ".join(row.name for row in engine.kv_cache if row.runs)
+        asked = wanted.kv_cache_dtype
+        return replace(judged, ends=f"it has no KV cache of type {asked} on sm_70, only {known}")
+    split = Split(judged.tensor_parallel, judged.expert_parallel, engine.shards == "layer")
+    try:
+        memory = plan_of(
+            task.weights,
+            engine,
+            judged.seats.cards,
+            split,
+            context=wanted.context,
+            concurrency=wanted.concurrency,
+            utilization=wanted.gpu_memory_utilization,
+            kv_cache=cache.name,
+            eager=wanted.enforce_eager,
+        )
+    except Missing as reason:
+        return replace(judged, untold=str(reason))
+    try:
+        pace = speed(
+            task.checkpoint,
+            engine,
+            judged.seats.card,
+            tensor_parallel=judged.tensor_parallel,
+            expert_parallel=judged.expert_parallel,
+            context=wanted.context,
+            concurrency=wanted.concurrency,
+            linked=judged.seats.linked,
+            kv_cache=cache.name,
+            eager=wanted.enforce_eager,
+        )
+    except Missing:  # it runs all the same
+        pace = None
+    return replace(judged, memory=memory, speed=pace)
