@@ -100,6 +100,8 @@ def model(
     from volta_doctor.cli.output import publish
     from volta_doctor.facts.serve.engines import Flags
     from volta_doctor.preflight import judge, look, report
+    from volta_doctor.words import printable
+    from volta_runtime.checkpoint.errors import CheckpointError
 
     rows = selected(scope, model_checks())
     flags = Flags(model=path, **serving)
@@ -107,7 +109,11 @@ def model(
     borne = waivers_of(scope)
     _look_for(path)
     host = _host(scope, cards, rows)
-    meant = look.look(Path(path), wanted, flags, cards, host.facts, all_scales)
+    try:
+        meant = look.look(Path(path), wanted, flags, cards, host.facts, all_scales)
+    except CheckpointError as error:  # it is there, and may not be looked at
+        click.echo(f"Error: {printable(str(error))}", err=True)
+        context.exit(3)
     day = date.fromisoformat(host.taken[:10])
     findings = judge.judge(meant, rows, borne, day)
     notes = waivers.notes(findings, borne, day)
@@ -121,8 +127,10 @@ def _look_for(path: str) -> None:
     try:
         Path(path).stat()
     except (OSError, ValueError) as error:  # ValueError: a NUL in the name
+        from volta_doctor.words import printable
+
         reason = error.strerror if isinstance(error, OSError) else error
-        raise click.UsageError(f"{path}: {reason}") from error
+        raise click.UsageError(f"{printable(path)}: {reason}") from error
 
 
 def _engine(name: str | None) -> "Engine | None":

@@ -1,6 +1,6 @@
 """What `volta-doctor model` says: a report with the model it is about; schema.json describes it."""
 
-from typing import ClassVar
+import shlex
 
 from volta_doctor import report
 from volta_doctor.catalog import compat
@@ -24,10 +24,13 @@ class ModelReport(Report, frozen=True, kw_only=True):
     `profile` says which cards were meant, and `engine` which engine, empty where none was named.
     """
 
-    verb: ClassVar[str] = "model"
-
     model: Model
     engine: str = ""
+
+    @property
+    def verb(self) -> str:
+        """The words after `volta-doctor` that made it, without its flags."""
+        return f"model {shlex.quote(self.model.path)}"
 
     @property
     def judged(self) -> str:
@@ -44,7 +47,7 @@ class ModelReport(Report, frozen=True, kw_only=True):
         model = self.model
         parts = [model.architecture or "architecture not told"]
         if model.parameters:
-            parts.append(f"{_billions(model.parameters)} parameters")
+            parts.append(f"{_count(model.parameters)} parameters")
         if model.layers:
             parts.append(several(model.layers, "layer"))
         if model.bytes:
@@ -76,7 +79,10 @@ class ModelReport(Report, frozen=True, kw_only=True):
         )
         if broken:
             return []
-        return [(f"volta-stack plan {self.model.path}", "engine, flags, memory and speed")]
+        words = ["volta-stack", "plan", self.model.path]
+        if self.profile.name in compat().cards:
+            words += ["--gpu", self.profile.name, "--count", str(len(self.profile.cards))]
+        return [(shlex.join(words), "engine, flags, memory and speed")]
 
 
 def build(
@@ -115,8 +121,11 @@ def _row(group: Group) -> str:
     return f"  {group.modules} x {group.format}  {group.name}  {group.shape}{scales}"
 
 
-def _billions(count: int) -> str:
-    return f"{count / 1e9:.3g} billion" if count >= 1e9 else f"{count / 1e6:.3g} million"
+def _count(number: int) -> str:
+    for name, size in (("billion", 1e9), ("million", 1e6)):
+        if number >= size:
+            return f"{number / size:.3g} {name}"
+    return f"{number:,}"
 
 
 def _gib(size: int) -> str:

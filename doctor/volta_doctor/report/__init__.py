@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from datetime import datetime, timezone
 from importlib import import_module
-from typing import ClassVar, TextIO
+from typing import TextIO
 
 import msgspec
 
@@ -50,8 +50,6 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     `notes` are about the judging itself: a waiver that no longer holds.
     """
 
-    verb: ClassVar[str] = "check"
-
     schema: int
     tool: str
     taken: str
@@ -65,6 +63,11 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     def time(self) -> datetime:
         """When the facts were taken, in UTC."""
         return datetime.fromisoformat(self.taken).astimezone(timezone.utc)
+
+    @property
+    def verb(self) -> str:
+        """The words after `volta-doctor` that made it."""
+        return "check"
 
     @property
     def judged(self) -> str:
