@@ -57,19 +57,19 @@ class FloatType:
         Of those that are positive, normal and finite only some need be there, the least and the
         greatest among them, and they are not counted (0).
         """
+        plain = range(self.normal, self.nonfinite)
         if self.width == 1:
             held = bytes(data)
-            plain = range(self.normal, self.nonfinite)
             return {bits: 0 if bits in plain else held.count(bits) for bits in set(held)}
         values = array(self.code, bytes(data))
         if sys.byteorder == "big":
             values.byteswap()
         low, high = min(values), max(values)
-        if self.normal <= low and high < self.nonfinite:
+        if low in plain and high in plain:
             return {low: 0, high: 0}
-        plain = [bits for bits in values if self.normal <= bits < self.nonfinite]
-        odd = Counter(bits for bits in values if not self.normal <= bits < self.nonfinite)
-        return odd | (dict.fromkeys((min(plain), max(plain)), 0) if plain else {})
+        usual = [bits for bits in values if plain.start <= bits < plain.stop]
+        odd = Counter(bits for bits in values if not plain.start <= bits < plain.stop)
+        return odd | (dict.fromkeys((min(usual), max(usual)), 0) if usual else {})
 
 
 # By safetensors' names; F8_E4M3 has no infinity (torch's float8_e4m3fn).

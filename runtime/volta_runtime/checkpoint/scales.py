@@ -70,12 +70,9 @@ def scale_tensors(checkpoint: "Checkpoint") -> Iterator[tuple[TensorInfo, FloatT
     """The tensors with scales, by the formats' rows, and what their bytes are."""
     for module in checkpoint.modules.values():
         for parameter in module.format.parameters if module.format else ():
-            if parameter.role not in _ROLES:
-                continue
-            for name in (parameter.name, *parameter.also):
-                info = module.tensors.get(name)
-                if info and (kind := _float_type(info.dtype, parameter.dtypes)):
-                    yield info, kind
+            info = parameter.find(module.tensors) if parameter.role in _ROLES else None
+            if info and (kind := _float_type(info.dtype, parameter.dtypes)):
+                yield info, kind
 
 
 def _float_type(dtype: str, allowed: Sequence[str]) -> FloatType | None:

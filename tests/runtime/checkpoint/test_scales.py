@@ -9,6 +9,7 @@ import torch
 from checkpoints import write_shard
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from volta_runtime.checkpoint.floats import FLOATS
 from volta_runtime.checkpoint.safetensors import read_header
 from volta_runtime.checkpoint.scales import Scales, ScaleValues, read_floats
