@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 
+from volta_doctor import examples
 from volta_doctor.arch.report import ArchReport
 from volta_doctor.catalog import Row, checks
 from volta_doctor.catalog.model import model_checks
@@ -18,6 +19,7 @@ from volta_doctor.report import Report
 from volta_doctor.why import document
 
 WHY_MD = Path(__file__).parents[2] / "docs/why.md"
+MODEL_MD = Path(__file__).parents[2] / "docs/model.md"
 CHECKS_MD = Path(__file__).parents[2] / "docs/checks.md"
 SCHEMA_JSON = Path(__file__).parent / "report/schema.json"
 ARCH_SCHEMA_JSON = Path(__file__).parent / "arch/schema.json"
@@ -108,6 +110,7 @@ def schema_json(report: type[Report | ArchReport] = Report) -> str:
 if __name__ == "__main__":
     CHECKS_MD.write_text(checks_md())
     WHY_MD.write_text(document.refreshed(WHY_MD.read_text()))
+    MODEL_MD.write_text(examples.refreshed(MODEL_MD.read_text()))
     SCHEMA_JSON.write_text(schema_json())
     ARCH_SCHEMA_JSON.write_text(schema_json(ArchReport))
     MODEL_SCHEMA_JSON.write_text(schema_json(ModelReport))
