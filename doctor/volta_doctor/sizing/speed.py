@@ -1,29 +1,28 @@
-"""How fast a model will be: a roofline, and what engines were seen to reach of it.
+"""How fast a model will be: the roofline (step.py) times what engines were seen to reach of it.
 
-A step reads the weights that its tokens need and their past (bytes over bandwidth), computes with
-them (operations over the tensor cores' peak), starts kernels layer by layer, and waits for the
-other GPUs twice a layer. An engine's shares and latencies are ranges with sources, in its file.
+An engine's shares of it and its latencies are ranges with their sources, in catalog/engines/.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from math import ceil, log, sqrt
+from math import ceil
 from typing import NamedTuple
 
 from volta_doctor.catalog.compatibility import Card
 from volta_doctor.catalog.engines import Efficiency, Engine, Latency
 from volta_doctor.facts.model import Missing
-from volta_doctor.sizing.work import Work, attention_flops, cache_bytes, missing, work
+from volta_doctor.sizing.step import Setup, Side, Step, prompt, step
+from volta_doctor.sizing.work import Work, work_of
 from volta_runtime.checkpoint import Checkpoint
-from volta_runtime.checkpoint.architecture import Architecture
 
-# One all-reduce of one token between GPUs, in seconds. Over NVLink the README of 1Cat-vLLM has TP 4
-# at 86.3 tokens/s with its own all-reduce and 75.9 with NCCL's, which is 12 µs for each of the 128.
+# One all-reduce of one token between GPUs, in seconds, by whether they have NVLinks. The README of
+# 1Cat-vLLM has TP 4 at 86.3 tokens/s with its own all-reduce and at 75.9 with NCCL's: 12 µs for
+# each of the 128.
 _WAIT = {True: (6e-6, 25e-6), False: (20e-6, 80e-6)}
 # Which part of a link's bytes a second NCCL moves; over PCIe it may go through the host, twice.
 _LINK = {True: (0.3, 0.8), False: (0.3, 0.7)}
 _HOP = (20e-6, 60e-6)  # one layer's output to the GPU that has the next
-_WIDER = 1.2  # what a row for another format is widened by, on both sides
+_WIDER = 1.15  # what a share of another format is widened by, on both sides
 
 
 @dataclass(frozen=True)
@@ -68,41 +67,6 @@ class Speed:
         )
 
 
-class _Side(NamedTuple):
-    """One end of all ranges: the shares by format, and seconds."""
-
-    decode: dict[str, float]
-    prefill: dict[str, float]
-    layer: float
-    wait: float
-    link: float
-    hop: float
-    gain: float  # of a prompt spread over GPUs that have layers each
-    good: bool
-
-
-@dataclass(frozen=True)
-class _Setup:
-    work: Work
-    architecture: Architecture
-    card: Card
-    engine: Engine
-    gpus: int
-    split: int  # GPUs that share each layer
-    dealt: int  # GPUs that whole experts are dealt to
-    context: int
-    value_bytes: float
-    link_bytes: float
-
-    @property
-    def bandwidth(self) -> float:
-        return self.card.bandwidth_gbs * 1e9
-
-    @property
-    def peak(self) -> float:
-        return self.card.tensor_tflops * 1e12
-
-
 def speed(
     checkpoint: Checkpoint,
     engine: Engine,
@@ -113,228 +77,168 @@ def speed(
     context: int,
     concurrency: int = 1,
     linked: bool = True,
-    kv_cache: str = "",
+    kv_cache: str = "auto",
     eager: bool = False,
 ) -> Speed:
     """Work out how fast an engine will be with a model on GPUs of one kind.
 
     tensor_parallel counts the GPUs, whether the engine splits layers or deals them out;
     expert_parallel those that whole experts are dealt to. linked: whether all of them have NVLinks
-    to each other. kv_cache: a row of the engine's, empty for its
-    first. Raises Missing naming what the checkpoint does not tell.
+    to each other. kv_cache: as the engine's flag names it. eager: without CUDA graphs.
+
+    Raises Missing naming what the checkpoint does not tell.
     """
-    a = checkpoint.architecture
-    if absent := [*missing(a)]:
-        raise Missing(f"config.json does not tell {', '.join(absent)}")
+    return speed_of(
+        work_of(checkpoint),
+        engine,
+        card,
+        tensor_parallel=tensor_parallel,
+        expert_parallel=expert_parallel,
+        context=context,
+        concurrency=concurrency,
+        linked=linked,
+        kv_cache=kv_cache,
+        eager=eager,
+    )
+
+
+def speed_of(
+    work: Work,
+    engine: Engine,
+    card: Card,
+    *,
+    tensor_parallel: int = 1,
+    expert_parallel: int = 1,
+    context: int,
+    concurrency: int = 1,
+    linked: bool = True,
+    kv_cache: str = "auto",
+    eager: bool = False,
+) -> Speed:
+    """Reckon as speed() does, with work that is counted once and laid out in several ways."""
+    cache = engine.cache(kv_cache)
+    if cache is None:
+        raise Missing(f"{engine.title} has no KV cache type {kv_cache}.")
     split = tensor_parallel if engine.shards == "tensor" else 1
-    setup = _Setup(
-        work=work(checkpoint.modules, a),
-        architecture=a,
+    nvlink = linked and card.nvlink_gbs > 0
+    setup = Setup(
+        work=work,
         card=card,
         engine=engine,
         gpus=tensor_parallel,
         split=split,
         dealt=min(expert_parallel, split) if engine.expert_parallel else 1,
         context=max(1, context),
-        value_bytes=_value_bytes(engine, kv_cache),
-        link_bytes=(card.nvlink_gbs if linked and card.nvlink_gbs else card.pcie_gbs) * 1e9,
+        value_bytes=cache.bytes,
+        link_bytes=(card.nvlink_gbs if nvlink else card.pcie_gbs) * 1e9,
     )
-    linked = linked and card.nvlink_gbs > 0
-    graphs = engine.memory.graphs and not eager
-    rows = _rows(setup, graphs)
-    bad, good = _side(setup, rows, linked, good=False), _side(setup, rows, linked, good=True)
-    each = Range(
-        1 / _step(setup, bad, concurrency).total, 1 / _step(setup, good, concurrency).total
-    )
-    parts = _step(setup, bad, concurrency)
-    read = _bytes(setup, 1, good=True)
-    limit = setup.bandwidth / (sum(read.values()) + _past(setup))
+    rows = _rows(setup, cache.name, engine.memory.graphs and not eager)
+    bad, good = _side(setup, rows, nvlink, good=False), _side(setup, rows, nvlink, good=True)
+    worst = step(setup, bad, concurrency)
+    each = Range(1 / worst.total, 1 / step(setup, good, concurrency).total)
+    limit = setup.bandwidth / (sum(setup.read(1, good=True).values()) + setup.past)
     return Speed(
-        decode=Range(1 / _step(setup, bad, 1).total, 1 / _step(setup, good, 1).total),
+        decode=Range(1 / step(setup, bad, 1).total, 1 / step(setup, good, 1).total),
         decode_each=each,
         decode_all=Range(each.low * concurrency, each.high * concurrency),
-        prefill=Range(_prompt(setup, bad), _prompt(setup, good)),
-        bound=parts.bound,
+        prefill=Range(setup.context / prompt(setup, bad), setup.context / prompt(setup, good)),
+        bound=worst.bound,
         limit=limit,
-        explained=tuple(_explain(setup, rows, parts, concurrency, limit)),
+        explained=tuple(_explain(setup, rows, worst, concurrency, limit)),
         sources=tuple(dict.fromkeys(row.source for row in rows.all)),
     )
 
 
-class _Step(NamedTuple):
-    """Seconds of one step of decoding, by what they go to."""
+class _Share(NamedTuple):
+    """A row, and whether it was measured with just this."""
 
-    memory: float
-    compute: float
-    kernels: float
-    links: float
-    good: bool
+    row: Efficiency
+    own: bool
 
-    @property
-    def total(self) -> float:
-        # At best reading and computing overlap, at worst neither hides any of the other.
-        busy = max(self.memory, self.compute) if self.good else self.memory + self.compute
-        return busy + self.kernels + self.links
-
-    @property
-    def bound(self) -> str:
-        words = ("memory bandwidth", "arithmetic", "starting kernels", "links between GPUs")
-        seconds = (self.memory, self.compute, self.kernels, self.links)
-        return words[seconds.index(max(seconds))]
-
-
-def _step(setup: _Setup, side: _Side, tokens: int) -> _Step:
-    """One token for each of so many sequences."""
-    w, layers = setup.work, len(setup.architecture.layers)
-    read = _bytes(setup, tokens, good=side.good)
-    shares = side.decode
-    memory = sum(size / shares[name] for name, size in read.items()) / setup.bandwidth
-    memory += tokens * _past(setup) / min(shares.values()) / setup.bandwidth
-    compute = sum(
-        2 * tokens * count / side.prefill[name]
-        for part, share in ((w.always, 1.0), (w.head, 1.0), (w.experts, w.chosen))
-        for name, count in ((n, c * share) for n, c in part.weights.items())
-    )
-    compute /= setup.peak * setup.split
-    links = 0.0
-    if setup.split > 1:
-        links = 2 * layers * (side.wait + _reduce_bytes(setup, tokens) / side.link)
-    elif setup.gpus > 1:
-        links = (setup.gpus - 1) * side.hop
-    return _Step(memory, compute, layers * side.layer, links, side.good)
-
-
-def _prompt(setup: _Setup, side: _Side) -> float:
-    """Tokens a second of one prompt as long as the context."""
-    w, a, tokens = setup.work, setup.architecture, setup.context
-    steps = ceil(tokens / setup.engine.memory.step_tokens)
-    shares = side.prefill
-    operations = attention_flops(a, tokens) / max(shares.values())
-    copies = 0.0
-    for part, share in ((w.always, 1.0), (w.experts, w.chosen)):
-        operations += sum(2 * n * share / shares[name] for name, n in part.weights.items())
-        # An FP16 copy is written, then read by the matrix product.
-        copies += sum(
-            part.bytes[name] + 4 * count
-            for name, count in part.weights.items()
-            if setup.engine.dequantises and name != "dense"
-        )
-    seconds = tokens * operations / setup.peak + steps * copies / setup.bandwidth
-    seconds /= setup.split * side.gain
-    seconds += steps * len(a.layers) * side.layer
-    if setup.split > 1:
-        seconds += (
-            2 * len(a.layers) * (steps * side.wait + _reduce_bytes(setup, tokens) / side.link)
-        )
-    return tokens / seconds
-
-
-def _bytes(setup: _Setup, tokens: int, *, good: bool) -> dict[str, float]:
-    """What one GPU's memory must give for a step, by format."""
-    w = setup.work
-    experts = w.touched(tokens) * (1.0 if good else _busiest(setup, tokens))
-    total: dict[str, float] = {}
-    for part, share in ((w.always, 1.0), (w.head, 1.0), (w.experts, experts)):
-        for name, size in part.bytes.items():
-            total[name] = total.get(name, 0.0) + size * share / setup.split
-    return total
-
-
-def _busiest(setup: _Setup, tokens: int) -> float:
-    """How much more than its share of the experts in use the busiest GPU has, dealt by chance."""
-    used = setup.architecture.experts * setup.work.touched(tokens)
-    if setup.dealt == 1 or not used:
-        return 1.0
-    return min(setup.dealt, 1 + sqrt(2 * log(setup.dealt) * (setup.dealt - 1) / used))
-
-
-def _past(setup: _Setup) -> float:
-    return cache_bytes(setup.architecture, setup.context, setup.value_bytes, setup.split)
-
-
-def _reduce_bytes(setup: _Setup, tokens: int) -> float:
-    """What each GPU sends in an all-reduce of these tokens' activations (a ring)."""
-    hidden = setup.architecture.hidden_size or 0
-    return 2 * (setup.split - 1) / setup.split * 2 * hidden * tokens
-
-
-def _value_bytes(engine: Engine, kv_cache: str) -> float:
-    rows = [row for row in engine.kv_cache if row.runs]
-    return next((row.bytes for row in rows if row.name == kv_cache), rows[0].bytes)
+    def at(self, good: bool) -> float:
+        wider = 1.0 if self.own else _WIDER
+        return min(1.0, self.row.high * wider) if good else self.row.low / wider
 
 
 class _Rows(NamedTuple):
-    """The rows that a set-up is reckoned with; `nearest` are formats without one of their own."""
+    """What a set-up is reckoned with, by format."""
 
-    decode: dict[str, list[Efficiency]]
-    prefill: dict[str, list[Efficiency]]
+    decode: dict[str, _Share]
+    prefill: dict[str, _Share]
+    past: _Share
     latency: Latency
-    nearest: frozenset[str]
 
     @property
-    def all(self) -> Iterable[Efficiency | Latency]:
-        for rows in (*self.decode.values(), *self.prefill.values()):
-            yield from rows
+    def all(self) -> Iterator[Efficiency | Latency]:
+        for share in (*self.decode.values(), *self.prefill.values(), self.past):
+            yield share.row
         yield self.latency
 
 
-def _rows(setup: _Setup, graphs: bool) -> _Rows:
-    engine, experts = setup.engine, bool(setup.work.experts)
-    decode, prefill, nearest = {}, {}, set()
-    for name in setup.work.formats:
-        decode[name], own = engine.measured("decode", name, experts, 1)
-        prefill[name], too = engine.measured("prefill", name, experts, setup.context)
-        if not (own and too):
-            nearest.add(name)
-    return _Rows(decode, prefill, engine.latency_of(graphs, experts), frozenset(nearest))
+def _rows(setup: Setup, cache: str, graphs: bool) -> _Rows:
+    engine, experts = setup.engine, bool(setup.work.experts.weights)
+    formats = sorted(setup.work.formats)
+    return _Rows(
+        decode={n: _Share(*engine.measured("decode", n, experts, 1)) for n in formats},
+        prefill={
+            n: _Share(*engine.measured("prefill", n, experts, setup.context)) for n in formats
+        },
+        past=_Share(*engine.measured("past", cache, experts, 1)),
+        latency=engine.latency_of(graphs, experts),
+    )
 
 
-def _side(setup: _Setup, rows: _Rows, linked: bool, *, good: bool) -> _Side:
-    def share(found: list[Efficiency], name: str) -> float:
-        wider = _WIDER if name in rows.nearest else 1.0
-        if good:
-            return min(1.0, max(row.high for row in found) * wider)
-        return min(row.low for row in found) / wider
-
-    spread = max(1, min(setup.gpus, ceil(setup.context / setup.engine.memory.step_tokens)))
-    spread = spread if setup.engine.shards == "layer" else 1
-    return _Side(
-        decode={name: share(found, name) for name, found in rows.decode.items()},
-        prefill={name: share(found, name) for name, found in rows.prefill.items()},
+def _side(setup: Setup, rows: _Rows, nvlink: bool, *, good: bool) -> Side:
+    spread = 1  # parts of a prompt that GPUs with some layers each can work on at once
+    if setup.engine.shards == "layer":
+        spread = min(setup.gpus, ceil(setup.context / setup.engine.memory.step_tokens))
+    return Side(
+        good=good,
+        decode={name: share.at(good) for name, share in rows.decode.items()},
+        prefill={name: share.at(good) for name, share in rows.prefill.items()},
+        past=rows.past.at(good),
         layer=(rows.latency.low_us if good else rows.latency.high_us) * 1e-6,
-        wait=_WAIT[linked][0 if good else 1],
-        link=setup.link_bytes * _LINK[linked][1 if good else 0],
+        wait=_WAIT[nvlink][0 if good else 1],
+        link=setup.link_bytes * _LINK[nvlink][1 if good else 0],
         hop=_HOP[0 if good else 1],
         gain=spread if good else 1 + (spread - 1) / 3,
-        good=good,
     )
 
 
 def _explain(
-    setup: _Setup, rows: _Rows, step: _Step, concurrency: int, limit: float
+    setup: Setup, rows: _Rows, worst: Step, concurrency: int, limit: float
 ) -> Iterable[str]:
-    card, read = setup.card, sum(_bytes(setup, 1, good=True).values())
+    read = sum(setup.read(1, good=True).values())
+    where = "on each GPU" if setup.split > 1 else "in all"
     yield (
-        f"A token reads {read / 1e9:.2f} GB of weights on each GPU's turn and"
-        f" {_past(setup) / 1e9:.2f} GB of its past: at {card.bandwidth_gbs:.0f} GB/s no more than"
-        f" {_short(limit)} tokens/s."
+        f"A token reads {read / 1e9:.2f} GB of weights and {setup.past / 1e9:.2f} GB of its past"
+        f" {where}: {setup.card.bandwidth_gbs:.0f} GB/s allow {_short(limit)} tokens/s."
     )
-    if setup.work.experts and concurrency > 1:
-        touched = setup.work.touched(concurrency)
-        yield f"{concurrency} tokens together need {touched:.0%} of the experts."
-    for name, found in sorted(rows.decode.items()):
-        low, high = min(row.low for row in found), max(row.high for row in found)
-        near = ", of the nearest format, and widened" if name in rows.nearest else ""
-        yield f"{setup.engine.title} reads {name} at {low:.0%} to {high:.0%} of that{near}."
+    if setup.work.experts.weights:
+        used = setup.work.touched(concurrency)
+        yield f"{_tokens(concurrency)} needs {used:.0%} of the experts."
+    for name, share in rows.decode.items():
+        if name == "dense" and len(rows.decode) > 1:
+            continue
+        near = "" if share.own else ", measured with another format"
+        yield (
+            f"{setup.engine.title} reads {name} at {share.at(False):.0%} to {share.at(True):.0%} of"
+            f" that{near}: {share.row.measured}."
+        )
+    latency = rows.latency
     yield (
-        f"Each layer costs {rows.latency.low_us:.0f} to {rows.latency.high_us:.0f} µs more"
-        f" ({rows.latency.measured})."
+        f"Each layer costs {latency.low_us:.0f} to {latency.high_us:.0f} µs beside:"
+        f" {latency.measured}."
     )
     yield (
-        f"At worst a step of {concurrency} takes {step.total * 1e3:.1f} ms: memory"
-        f" {step.memory * 1e3:.1f}, arithmetic {step.compute * 1e3:.1f}, kernels"
-        f" {step.kernels * 1e3:.1f}, links {step.links * 1e3:.1f}."
+        f"{_tokens(concurrency)} takes {worst.total * 1e3:.1f} ms at worst: memory"
+        f" {worst.memory * 1e3:.1f}, arithmetic {worst.compute * 1e3:.1f}, kernels"
+        f" {worst.kernels * 1e3:.1f}, links {worst.links * 1e3:.1f}."
     )
+
+
+def _tokens(concurrency: int) -> str:
+    return "A step" if concurrency == 1 else f"A step of {concurrency} requests"
 
 
 def _short(number: float) -> str:

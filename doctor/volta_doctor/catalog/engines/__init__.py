@@ -3,7 +3,7 @@
 from fnmatch import fnmatchcase
 from functools import cache
 from importlib.resources import files
-from math import log
+from math import inf, log
 from typing import Literal
 
 import msgspec
@@ -11,6 +11,7 @@ import msgspec
 from volta_doctor.catalog import load
 from volta_doctor.facts.serve.engines import ENGINES, Flags
 from volta_doctor.facts.serve.engines import Engine as CommandLine
+from volta_runtime.checkpoint.formats import BY_NAME
 
 
 class Support(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -44,13 +45,13 @@ class Support(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 class Efficiency(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Which part of the roofline an engine was seen to reach: a range, never one number.
 
-    `phase` decode is a share of the memory bandwidth, as weights stream by; prefill one of the FP16
-    tensor peak. `experts` narrows it to mixtures or to dense models. `tokens` is how long the
-    prompts were that a row of prefill was measured with. `measured` says what was measured:
-    figures, model, cards, flags.
+    `phase` decode is a share of the memory bandwidth, as weights stream by, past one of it as the
+    KV cache does (`formats` are its types then), and prefill one of the FP16 tensor peak. `experts`
+    narrows it to mixtures or to dense models. `tokens` is how long the prompts were that a row of
+    prefill was measured with. `measured` says what was measured: figures, model, cards, flags.
     """
 
-    phase: Literal["decode", "prefill"]
+    phase: Literal["decode", "past", "prefill"]
     formats: list[str]
     experts: bool | None = None
     tokens: int = 1
@@ -204,22 +205,32 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     def measured(
         self, phase: str, name: str, experts: bool, tokens: int
-    ) -> tuple[list[Efficiency], bool]:
-        """Return what was measured for a format: the rows, and whether they are its own.
+    ) -> tuple[Efficiency, bool]:
+        """Return the row that is nearest to a format, and whether it was measured with it.
 
-        Of several lengths of prompts the nearest counts; for a format without a row all others do.
+        Of others the one whose weights take the most similar bits; of several lengths of prompts
+        the nearest.
         """
         rows = [row for row in self.speed if row.phase == phase]
-        of_kind = [row for row in rows if row.experts in (None, experts)] or rows
-        own = [row for row in of_kind if any(fnmatchcase(name, glob) for glob in row.formats)]
-        found = own or of_kind
-        nearest = min(abs(log(tokens / row.tokens)) for row in found)
-        near = [row for row in found if abs(log(tokens / row.tokens)) == nearest]
-        return near, bool(own) and of_kind is not rows
+
+        def distance(row: Efficiency) -> tuple[bool, float, bool, float]:
+            own = any(fnmatchcase(name, glob) for glob in row.formats)
+            far = 0.0 if own else _difference(name, row.formats)
+            return not own, far, row.experts not in (None, experts), abs(log(tokens / row.tokens))
+
+        nearest = min(rows, key=distance)
+        strange, _, other_kind, _ = distance(nearest)
+        return nearest, not strange and not other_kind
 
     def latency_of(self, graphs: bool, experts: bool) -> Latency:
         """Return the row of latencies that is nearest; with or without graphs matters most."""
         return min(self.latency, key=lambda row: (row.graphs != graphs, row.experts != experts))
+
+    def cache(self, name: str) -> KvCache | None:
+        """Return a type of KV cache by its name, auto for the engine's own choice."""
+        if name == "auto":
+            return next(row for row in self.kv_cache if row.runs)
+        return next((row for row in self.kv_cache if row.name == name), None)
 
     def takes(self, flag: str) -> bool:
         """Say whether it has a flag for a field of Flags."""
@@ -247,6 +258,13 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         if not options:
             return []
         return [f"--{options[0]}"] if value is True else [f"--{options[0]}", str(value)]
+
+
+def _difference(name: str, globs: list[str]) -> float:
+    """The bits of a weight that lie between a format and the nearest of some others."""
+    bits = BY_NAME[name].bits if name in BY_NAME else 0.0
+    others = (r.bits for n, r in BY_NAME.items() if any(fnmatchcase(n, glob) for glob in globs))
+    return min((abs(bits - other) for other in others), default=inf)
 
 
 @cache
