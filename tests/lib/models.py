@@ -1,5 +1,6 @@
-"""Models for tests, of any size and of no bytes: modules by the names that checkpoints give them."""
+"""Models for tests, of any size and no bytes: modules by the names that checkpoints give them."""
 
+import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -113,7 +114,9 @@ def modules(
         row = BY_NAME[format_of(name, shape)]
         tensors, position = {}, 0
         for full, (dtype, held) in stored({name: shape}, format_of).items():
-            end = position + tensor_bytes(dtype, held)
+            ggml = row.container == "gguf"
+            size = int(math.prod(held) * row.bits / 8) if ggml else tensor_bytes(dtype, held)
+            end = position + size
             info = TensorInfo(full, dtype, held, Path("model.safetensors"), (position, end))
             tensors[full.removeprefix(f"{name}.")], position = info, end
         found[name] = Module(name, row, shape, row.group, tensors, None)

@@ -89,7 +89,7 @@ def host_mem(facts: Facts, row: Row) -> Iterable[Finding]:
         return
     for model in models:
         yield _room(row, host, model, facts.serve)
-    yield _swap_and_disks(row, host)
+    yield swap_and_disks(row, host)
 
 
 def _room(row: Row, host: HostFacts, model: CheckpointFacts, serve: Section[ServeFacts]) -> Finding:
@@ -113,7 +113,8 @@ def _room(row: Row, host: HostFacts, model: CheckpointFacts, serve: Section[Serv
     return row.fail(f"Only {text}", *seen, subject=name)
 
 
-def _swap_and_disks(row: Row, host: HostFacts) -> Finding:
+def swap_and_disks(row: Row, host: HostFacts) -> Finding:
+    """Judge what the host swaps in, and how full the disks of models and caches are."""
     swap, disks = host.swap, host.file_systems
     texts, seen = [], []
     if swap and swap.in_per_s > BUSY_PAGES_PER_S:
@@ -146,16 +147,22 @@ def swap_space_thrash(facts: Facts, row: Row) -> Iterable[Finding]:
         return
     for server in servers:
         space, ranks = server.flags.swap_space_gib, tensor_parallel(server)
-        if not space or not host.ram_bytes:
-            continue
-        share = space * GIB * ranks / host.ram_bytes
-        text = (
-            f"--swap-space {space:g} GiB x {ranks} tensor-parallel ranks is {share:.1%}"
-            f" of {gib(host.ram_bytes)} of RAM."
-        )
-        level = row.fail if share > _REFUSED else row.warn if share > _LARGE else row.ok
-        yield level(text, told(server), subject=server.name)
+        if space and host.ram_bytes:
+            yield swap_space(row, space, ranks, host.ram_bytes, server.name, told(server))
     yield _thrashing(row, host, [server.name for server in servers if server.pids])
+
+
+def swap_space(
+    row: Row, space: float, ranks: int, ram: int, subject: str, *seen: Evidence
+) -> Finding:
+    """Judge --swap-space, in GiB for each rank, against the bytes of RAM."""
+    share = space * GIB * ranks / ram
+    text = (
+        f"--swap-space {space:g} GiB x {ranks} tensor-parallel ranks is {share:.1%}"
+        f" of {gib(ram)} of RAM."
+    )
+    level = row.fail if share > _REFUSED else row.warn if share > _LARGE else row.ok
+    return level(text, *seen, subject=subject)
 
 
 def _thrashing(row: Row, host: HostFacts, running: list[str]) -> Finding:
