@@ -9,7 +9,8 @@ class Scheme:
     """How a config says that a module is quantised; a field that it does not tell is None.
 
     format: the row of formats.FORMATS that the promise means; where it fits several (a FP8 weight
-        whose scales may be per tensor or per channel), the first that the tensors may be.
+        whose scales may be per tensor or per channel), the first that the tensors may be. Where no
+        row does, the config's own word.
     bits, symmetric: of a weight. group: weights that share a scale, (rows, columns): (1, 16),
         (128, 128), (1, 0) for a whole row, (0, 0) for the whole tensor.
     scale_dtype: as safetensors names it ("F32"), where the config names one.

@@ -110,12 +110,7 @@ def read_quantization(contents: Contents) -> Quantization:
     for method, fields in _found(contents, faults):
         dialect = _dialect(method)
         if dialect not in DIALECTS:
-            fields.note(
-                f"{fields.place('quant_method')} {method!r} is none that Volta knows",
-                expected=", ".join(DIALECTS),
-                found=method,
-                level="warn",
-            )
+            fields.unknown("quant_method", method, DIALECTS)
             continue
         reading = DIALECTS[dialect](fields)
         targets = Targets(reading.groups, reading.ignore)

@@ -15,17 +15,11 @@ def read(fields: Fields) -> Reading:
     bits = fields.number("bits", "w_bit") or 4
     size = fields.number("group_size", "q_group_size") or 128
     version = fields.text("version").lower()
-    if bits != 4 or version not in _PACKED_ALIKE:
-        fields.note(
-            f"{fields.where}: AWQ of {bits} bits, version {version or 'gemm'!r} is none that Volta"
-            " knows",
-            expected="4 bits, version gemm",
-            found=f"{bits} bits, version {version or 'gemm'}",
-            level="warn",
-        )
-        return Reading()
+    known = bits == 4 and version in _PACKED_ALIKE
+    if not known:
+        fields.unknown("version", f"{version or 'gemm'} with {bits} bits", ["gemm with 4 bits"])
     scheme = Scheme(
-        format="awq",
+        format="awq" if known else f"awq-{version or 'gemm'}-{bits}",
         file=fields.file,
         where=fields.where,
         bits=bits,

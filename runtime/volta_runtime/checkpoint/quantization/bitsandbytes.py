@@ -12,18 +12,12 @@ def read(fields: Fields) -> Reading:
     """Read quantization_config."""
     eight = fields.flag("load_in_8bit", "_load_in_8bit")
     if eight:
-        fields.note(
-            f"{fields.place('load_in_8bit')} is none that Volta knows",
-            expected="load_in_4bit",
-            found="load_in_8bit",
-            level="warn",
-        )
-        return Reading()
+        fields.unknown("load_in_8bit", "8 bits", ["4 bits"])
     scheme = Scheme(
-        format="bnb-nf4",
+        format="bnb-int8" if eight else "bnb-nf4",
         file=fields.file,
         where=fields.where,
-        bits=4,
+        bits=8 if eight else 4,
         blanket=True,
     )
     return blanket(fields, scheme, skip=fields.strings("llm_int8_skip_modules"))

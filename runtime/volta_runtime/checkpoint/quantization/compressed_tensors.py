@@ -67,16 +67,9 @@ def _scheme(group: Fields, weights: Fields, stored: str) -> Scheme | None:
         return None
     if stored in ("", _MIXED):
         stored = _inferred(bits, kind, size)
-    name = _FORMATS.get((stored, bits))
-    if name is None:
-        group.note(
-            f"{group.where}: weights of {bits} bits, type {kind}, format {stored!r} are none that"
-            " Volta knows",
-            expected=", ".join(sorted({known for known, _ in _FORMATS})),
-            found=f"{stored}, {bits} bits",
-            level="warn",
-        )
-        return None
+    name = _FORMATS.get((stored, bits), stored)
+    if (stored, bits) not in _FORMATS:
+        group.unknown("format", f"{stored} with {bits} bits", {row for row, _ in _FORMATS})
     return Scheme(
         format=name,
         file=group.file,

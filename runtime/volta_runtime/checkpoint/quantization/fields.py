@@ -1,6 +1,6 @@
 """Reads the fields of a config whose values may be of any type, noting what is wrong with them."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +89,11 @@ class Fields:
         """Note that a field is not what it must be."""
         found = brief(self.data.get(key))
         self.note(f"{self.place(key)} is {found}, not {expected}", expected, found)
+
+    def unknown(self, key: str, found: str, known: Iterable[str]) -> None:
+        """Note a word that is sound, and none that Volta knows."""
+        text = f"{self.place(key)}: {found} is none that Volta knows"
+        self.note(text, ", ".join(sorted(known)), found, level="warn")
 
     def note(
         self,

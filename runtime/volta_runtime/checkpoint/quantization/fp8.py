@@ -10,12 +10,12 @@ from volta_runtime.checkpoint.scheme import Scheme
 
 def read(fields: Fields) -> Reading:
     """Read quantization_config."""
+    skip = fields.strings("modules_to_not_convert", "ignored_layers", "ignore")
     kind = fields.text("fmt") or "e4m3"
     if kind != "e4m3":
-        fields.note(
-            f"{fields.place('fmt')} {kind!r} is none that Volta knows", "e4m3", kind, level="warn"
-        )
-        return Reading()
+        fields.unknown("fmt", kind, ["e4m3"])
+        scheme = Scheme(f"fp8-{kind}", fields.file, fields.where, blanket=True)
+        return blanket(fields, scheme, skip=skip)
     block = fields.numbers("weight_block_size", 2)
     by_row = fields.text("quant_method") == "fbgemm_fp8"
     scheme = Scheme(
@@ -28,5 +28,4 @@ def read(fields: Fields) -> Reading:
         activations="float8",
         blanket=True,
     )
-    skip = fields.strings("modules_to_not_convert", "ignored_layers", "ignore")
     return blanket(fields, scheme, skip=skip)

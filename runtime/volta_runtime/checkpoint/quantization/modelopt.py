@@ -75,13 +75,8 @@ def _scheme(fields: Fields, algo: str, size: int | None) -> Scheme | None:
     if algo in _UNQUANTISED:
         return None
     if algo not in _ALGOS:
-        fields.note(
-            f"{fields.place('quant_algo')} {algo!r} is none that Volta knows",
-            expected=", ".join(_ALGOS),
-            found=algo,
-            level="warn",
-        )
-        return None
+        fields.unknown("quant_algo", algo, _ALGOS)
+        return Scheme(algo.lower(), fields.file, fields.where)
     name, group, activations = _ALGOS[algo]
     if name in _NVFP4:
         if size is None:
