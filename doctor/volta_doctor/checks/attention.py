@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
+from volta_doctor.attention_backends import NEWER_GPU
 from volta_doctor.catalog import Row
 from volta_doctor.checks.environments import environment_of
 from volta_doctor.checks.registry import check
@@ -14,18 +15,6 @@ from volta_doctor.facts.python_envs import PythonEnv
 from volta_doctor.facts.serve import Server
 from volta_doctor.findings import Evidence, Finding
 
-# As vLLM and SGLang name them. flash-attn needs sm_80, FlashInfer sm_75.
-_NEWER_GPU = {
-    "FLASH_ATTN": "flash-attn",
-    "FLASH_ATTN_VLLM_V1": "flash-attn",
-    "FLASHATTN": "flash-attn",
-    "FLASHMLA": "FlashMLA",
-    "FA3": "flash-attn",
-    "FA4": "flash-attn",
-    "FLASHINFER": "FlashInfer",
-    "FLASHINFER_VLLM_V1": "FlashInfer",
-    "FLASHINFER_MLA": "FlashInfer",
-}
 _FORK_FIXED = Version("1.2.0")  # 1CatAI/1Cat-vLLM #24
 _SAMPLER = "VLLM_USE_FLASHINFER_SAMPLER"
 _VLLMS = ("vllm", "1cat-vllm")
@@ -44,7 +33,7 @@ def attention_library(facts: Facts, row: Row) -> Iterator[Finding]:
         if not on_volta(facts, server):
             return row.skip("It uses no Volta card.", subject=name)
         backend = (flags.attention_backend or "").upper()
-        if library := _NEWER_GPU.get(backend):
+        if library := NEWER_GPU.get(backend):
             text = f"The attention backend is {backend}, and {library} does not run on Volta."
             return row.fail(text, told(server), _backend(server), subject=name)
         if backend == "XFORMERS" and (flags.dtype or "").lower() in ("bfloat16", "bf16"):

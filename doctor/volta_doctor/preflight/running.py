@@ -1,0 +1,122 @@
+"""What keeps an engine from running a checkpoint on sm_70, module by module."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from volta_doctor.catalog.engines import Engine, Support
+from volta_doctor.findings import HOST, Evidence
+from volta_doctor.sizing.split import role_of
+from volta_doctor.words import several
+from volta_runtime.checkpoint import Checkpoint
+from volta_runtime.checkpoint.module import Module
+
+
+@dataclass(frozen=True)
+class Obstacle:
+    """Why an engine does not run a checkpoint.
+
+    sentence: what it ends with, for how many modules. certain: false where the catalogue does not
+    know. subject: the first module that is meant.
+    """
+
+    sentence: str
+    certain: bool
+    subject: str = HOST
+    evidence: tuple[Evidence, ...] = ()
+
+
+class _Kind(NamedTuple):
+    """Modules that an engine's rows judge alike."""
+
+    format: str
+    group: tuple[int, int] | None
+    symmetric: bool | None
+    act_order: bool | None
+    experts: bool
+
+
+def obstacles(checkpoint: Checkpoint, engine: Engine) -> list[Obstacle]:
+    """Return what is in the way, the certain first; nothing where it runs."""
+    found = [*_architecture(checkpoint, engine)]
+    for kind, modules in _kinds(checkpoint).items():
+        support = _support(engine, kind)
+        if support is None or not support.runs:
+            found.append(_obstacle(kind, modules, support))
+    return sorted(found, key=lambda one: not one.certain)
+
+
+def reserves(checkpoint: Checkpoint, engine: Engine) -> list[str]:
+    """Return what is to know where it runs, of quantised modules: notes and variables."""
+    notes = []
+    for kind in _kinds(checkpoint):
+        support = _support(engine, kind)
+        if support is None or kind.format == "dense":
+            continue
+        asked = [f"needs {name}={value}" for name, value in support.env.items()]
+        notes += [f"{kind.format} {text}" for text in asked]
+        notes += [f"{kind.format}: {support.note}"] if support.note else []
+    return list(dict.fromkeys(notes))
+
+
+def _architecture(checkpoint: Checkpoint, engine: Engine) -> Iterator[Obstacle]:
+    names = checkpoint.architecture.names
+    if engine.architectures and not {*names} & {*engine.architectures}:
+        yield Obstacle(
+            f"architectures is {[*names]}, which is not supported; supported:"
+            f" {engine.architectures}",
+            certain=True,
+            evidence=(Evidence(str(checkpoint.path), f"architectures {[*names]}"),),
+        )
+
+
+def _kinds(checkpoint: Checkpoint) -> dict[_Kind, list[Module]]:
+    kinds: dict[_Kind, list[Module]] = {}
+    for module in checkpoint.modules.values():
+        if module.format is None:  # a fault of its own
+            continue
+        promised = module.scheme
+        kind = _Kind(
+            module.format.name,
+            module.group or (promised.group if promised else None),
+            promised.symmetric if promised else None,
+            promised.act_order if promised else None,
+            role_of(module.name, checkpoint.architecture).expert,
+        )
+        kinds.setdefault(kind, []).append(module)
+    return kinds
+
+
+def _support(engine: Engine, kind: _Kind) -> Support | None:
+    return engine.supports(
+        kind.format,
+        group=kind.group,
+        symmetric=kind.symmetric,
+        act_order=kind.act_order,
+        experts=kind.experts,
+    )
+
+
+def _obstacle(kind: _Kind, modules: list[Module], support: Support | None) -> Obstacle:
+    what = f"{several(len(modules), 'module')} in {kind.format}"
+    if kind.group:
+        what += f", a scale for {_of_group(kind.group)}"
+    if support is None:
+        text = f"whether it runs {what} is not known."
+        return Obstacle(text, certain=False, subject=modules[0].name)
+    note = f"; {support.note}" if support.note else ""
+    return Obstacle(
+        f"{support.sentence(kind.group).rstrip('.')} ({what}{note}).",
+        certain=True,
+        subject=modules[0].name,
+        evidence=(Evidence("catalog/engines", support.source),),
+    )
+
+
+def _of_group(group: tuple[int, int]) -> str:
+    rows, columns = group
+    if not rows and not columns:
+        return "the whole tensor"
+    if not columns:
+        return "each row"
+    return f"{columns} weights" if rows == 1 else f"{rows} x {columns} weights"
