@@ -1,19 +1,18 @@
 """The scales of a checkpoint as its checks look at them: tensor, format, and what was read."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
 
 from volta_doctor.catalog.engines import Engine, engines
 from volta_doctor.findings import Evidence
 from volta_doctor.preflight.subject import Subject
 from volta_runtime.checkpoint.formats import Parameter
 from volta_runtime.checkpoint.module import Module
-from volta_runtime.checkpoint.scales import Scales, ScaleValues
+from volta_runtime.checkpoint.scales import Scales, ScaleValues, scale_tensors
 from volta_runtime.checkpoint.tensors import TensorInfo
 
 
-@dataclass(frozen=True)
-class Scale:
+class Scale(NamedTuple):
     """A scale tensor of a module; values are None where none were read."""
 
     module: Module
@@ -33,18 +32,24 @@ class Scale:
     @property
     def looked(self) -> str:
         """How much of it was read."""
-        read, count = (self.values.read, self.values.count) if self.values else (0, 0)
+        read, count = (self.values.read, self.values.size) if self.values else (0, 0)
         if read == count:
             return f"all {count:,} values" if count > 1 else "the one value"
         return f"{read:,} of {count:,} values, read at even distances"
 
 
-def scales_of(subject: Subject, *roles: str) -> Iterator[Scale]:
+def scales_of(subject: Subject, *roles: str) -> list[Scale]:
     """The tensors that play one of these roles in their modules' formats."""
-    for module in subject.checkpoint.modules.values():
-        for parameter in module.format.parameters if module.format else ():
-            if parameter.role in roles and (info := parameter.find(module.tensors)):
-                yield Scale(module, parameter, info, subject.scales.values.get(info.name))
+    return [scale for scale in _scales(subject) if scale.parameter.role in roles]
+
+
+@lru_cache(maxsize=1)
+def _scales(subject: Subject) -> list[Scale]:
+    values = subject.scales.values
+    return [
+        Scale(module, parameter, info, values.get(info.name))
+        for module, parameter, info in scale_tensors(subject.checkpoint)
+    ]
 
 
 def looked(scales: Scales) -> str:

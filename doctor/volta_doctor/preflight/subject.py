@@ -23,9 +23,9 @@ class Cards:
     told_by: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Subject:
-    """A checkpoint, how it is to be served, and where.
+    """A checkpoint, how it is to be served, and where; one is equal to itself alone.
 
     engine: None where none was named; a check then says what holds for any. flags: in vLLM's names,
     as they were given. cards: None where neither a flag nor the host tells. host: the facts of this

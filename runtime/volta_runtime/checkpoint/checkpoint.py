@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from volta_runtime.checkpoint.architecture import Architecture, read_architecture
-from volta_runtime.checkpoint.contents import CONFIG, Contents, read_contents
+from volta_runtime.checkpoint.contents import CONFIG, Contents, Kind, read_contents
 from volta_runtime.checkpoint.errors import CheckpointError
 from volta_runtime.checkpoint.faults import Fault
 from volta_runtime.checkpoint.module import Module
@@ -16,9 +16,9 @@ from volta_runtime.checkpoint.sums import Progress, check_sums
 from volta_runtime.checkpoint.tensors import TensorInfo
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Checkpoint:
-    """All that the headers and configs of a checkpoint tell.
+    """All that the headers and configs of a checkpoint tell; one is equal to itself alone.
 
     path: the directory, or the GGUF file. config: config.json, empty where there is none. modules:
     by name. faults: all that is wrong, the files' own first.
@@ -70,6 +70,10 @@ def open_checkpoint(path: Path) -> Checkpoint:
         raise CheckpointError(
             f"{faults[0]}{more}; `volta-doctor model {path}` tells all that is wrong with the"
             " checkpoint, and what to do"
+        )
+    if checkpoint.contents.kind != "safetensors":
+        raise CheckpointError(
+            f"{path}: {_INSTEAD[checkpoint.contents.kind]}, and volta-serve serves safetensors"
         )
     return checkpoint
 

@@ -9,6 +9,7 @@ from array import array
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from math import ldexp
 
 
@@ -28,15 +29,15 @@ class FloatType:
     nonfinite: int
     signed: bool = True
 
-    @property
+    @cached_property
     def sign(self) -> int:
         """The sign's bit, which a pattern of an unsigned type never has."""
         return 1 << (8 * self.width - self.signed)
 
-    @property
-    def normal(self) -> int:
-        """The pattern of the least positive normal value."""
-        return 1 << self.mantissa if self.signed else 0
+    @cached_property
+    def plain(self) -> range:
+        """The patterns of positive values that are normal and finite."""
+        return range(1 << self.mantissa if self.signed else 0, self.nonfinite)
 
     def value(self, bits: int) -> float:
         """What a pattern is worth; nan for all that are not finite."""
@@ -44,7 +45,7 @@ class FloatType:
         if magnitude >= self.nonfinite:
             return float("nan")
         exponent, fraction = divmod(magnitude, 1 << self.mantissa)
-        if magnitude < self.normal:
+        if magnitude < self.plain.start:
             exponent = 1
         else:
             fraction += 1 << self.mantissa
@@ -54,22 +55,26 @@ class FloatType:
     def patterns(self, data: bytes | memoryview) -> Mapping[int, int]:
         """The patterns in little-endian data, with how often each stands there.
 
-        Of those that are positive, normal and finite only some need be there, the least and the
-        greatest among them, and they are not counted (0).
+        Of the plain ones there are but the least and the greatest, and their counts mean nothing.
         """
-        plain = range(self.normal, self.nonfinite)
+        plain = self.plain
+        held = bytes(data)
+        if len(held) == self.width:
+            return {int.from_bytes(held, "little"): 1}
         if self.width == 1:
-            held = bytes(data)
-            return {bits: 0 if bits in plain else held.count(bits) for bits in set(held)}
-        values = array(self.code, bytes(data))
-        if sys.byteorder == "big":
-            values.byteswap()
-        low, high = min(values), max(values)
-        if low in plain and high in plain:
-            return {low: 0, high: 0}
-        usual = [bits for bits in values if plain.start <= bits < plain.stop]
-        odd = Counter(bits for bits in values if not plain.start <= bits < plain.stop)
-        return odd | (dict.fromkeys((min(usual), max(usual)), 0) if usual else {})
+            present = set(held)
+            usual = present.intersection(plain)
+            odd = {bits: held.count(bits) for bits in present - usual}
+        else:
+            values = array(self.code, held)
+            if sys.byteorder == "big":
+                values.byteswap()
+            low, high = min(values), max(values)
+            if low in plain and high in plain:
+                return {low: 0, high: 0}
+            usual = {bits for bits in values if plain.start <= bits < plain.stop}
+            odd = Counter(bits for bits in values if not plain.start <= bits < plain.stop)
+        return {**odd, min(usual): 0, max(usual): 0} if usual else odd
 
 
 # By safetensors' names; F8_E4M3 has no infinity (torch's float8_e4m3fn).

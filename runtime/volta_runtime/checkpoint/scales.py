@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from volta_runtime.checkpoint.floats import FLOATS, FloatType
+from volta_runtime.checkpoint.formats import Parameter, WeightFormat
+from volta_runtime.checkpoint.module import Module
 from volta_runtime.checkpoint.tensors import TensorInfo
 
 if TYPE_CHECKING:
@@ -22,18 +24,17 @@ _ROLES = ("scale", "global", "columns")
 _LEAST = 64  # of each tensor, so that scalars are always read
 
 
-@dataclass(frozen=True)
-class ScaleValues:
+class ScaleValues(NamedTuple):
     """What was seen in one scale tensor.
 
-    read, count: elements that were read, and that there are. low, high: the least and the greatest
+    read, size: elements that were read, and that there are. low, high: the least and the greatest
     finite value among those read; least: the least above zero. nans (infinities too), zeros,
     negatives, subnormals: how many; a subnormal is one of the tensor's own dtype. value: of a
     scalar, its value (nan for infinity).
     """
 
     read: int
-    count: int
+    size: int
     low: float | None
     high: float | None
     least: float | None
@@ -63,16 +64,26 @@ def read_scales(checkpoint: "Checkpoint", everything: bool = False) -> Scales:
     Scalars and small tensors are read whole, of large ones evenly spaced pieces, within BUDGET
     bytes; everything: all of them. A file that cannot be read is told in `unread`, nothing raises.
     """
-    return read_floats(scale_tensors(checkpoint), None if everything else BUDGET)
+    found = (
+        (info, kind)
+        for _, parameter, info in scale_tensors(checkpoint)
+        if (kind := _float_type(info.dtype, parameter.dtypes))
+    )
+    return read_floats(found, None if everything else BUDGET)
 
 
-def scale_tensors(checkpoint: "Checkpoint") -> Iterator[tuple[TensorInfo, FloatType]]:
-    """The tensors with scales, by the formats' rows, and what their bytes are."""
+def scale_tensors(checkpoint: "Checkpoint") -> Iterator[tuple[Module, Parameter, TensorInfo]]:
+    """The tensors with scales, as the rows of their modules' formats name them."""
+    roles: dict[WeightFormat, list[Parameter]] = {}
     for module in checkpoint.modules.values():
-        for parameter in module.format.parameters if module.format else ():
-            info = parameter.find(module.tensors) if parameter.role in _ROLES else None
-            if info and (kind := _float_type(info.dtype, parameter.dtypes)):
-                yield info, kind
+        row = module.format
+        if row is None:
+            continue
+        if row not in roles:
+            roles[row] = [part for part in row.parameters if part.role in _ROLES]
+        for parameter in roles[row]:
+            if info := parameter.find(module.tensors):
+                yield module, parameter, info
 
 
 def _float_type(dtype: str, allowed: Sequence[str]) -> FloatType | None:
@@ -112,6 +123,19 @@ def _share(sizes: Sequence[int], budget: int) -> int:
 class _Tally:
     """What is seen in one tensor, piece by piece."""
 
+    __slots__ = (
+        "high",
+        "info",
+        "kind",
+        "least",
+        "low",
+        "nans",
+        "negatives",
+        "read",
+        "subnormals",
+        "zeros",
+    )
+
     def __init__(self, info: TensorInfo, kind: FloatType) -> None:
         self.info = info
         self.kind = kind
@@ -136,7 +160,7 @@ class _Tally:
                 self.zeros += count
                 continue
             self.negatives += count if bits & kind.sign else 0
-            self.subnormals += count if magnitude < kind.normal else 0
+            self.subnormals += count if magnitude < kind.plain.start else 0
 
     def values(self) -> ScaleValues:
         count = self.info.bytes // self.kind.width

@@ -120,13 +120,13 @@ def _values(subject: Subject, row: Row, scale: Scale) -> Iterator[Finding]:
     if values.nans:
         text = f"NaN or infinity in {values.nans:,} of {scale.looked}: its weights are NaN."
         yield row.fail(text, scale.evidence("finite", "NaN or infinity"), subject=name)
-    if values.zeros == values.read and values.count > 1:
+    if values.zeros == values.read and values.size > 1:
         text = (
             f"Nothing but zeros in {scale.looked}: all weights are 0. A download leaves zeros where"
             " it wrote nothing."
         )
         yield row.fail(text, scale.evidence("above zero", "0 throughout"), subject=name)
-    elif values.zeros and values.count == 1:
+    elif values.zeros and values.size == 1:
         text = "The scale is 0, so all weights are."
         yield row.fail(text, scale.evidence("above zero", "0"), subject=name)
     if values.negatives and not _integers(scale) and scale.parameter.role == "scale":
