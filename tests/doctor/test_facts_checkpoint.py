@@ -147,7 +147,7 @@ def test_a_config_of_nonsense_gives_nothing():
         ({"/m/model.safetensors.index.json": "["}, "not sound JSON"),
         (
             {"/m/model.safetensors.index.json": '{"weight_map": {"a": "gone.safetensors"}}'},
-            "gone.safetensors: cannot read: No such file",
+            "gone.safetensors: cannot be read: No such file",
         ),
         ({"/m/a.gguf": "GGML"}, "no GGUF file"),
         ({"/m/a.gguf": metadata(*QWEN_GGUF)[:-1]}, "damaged or cut off"),

@@ -15,6 +15,13 @@ from volta_runtime.checkpoint.quantization import Quantization, read_quantizatio
 from volta_runtime.checkpoint.sums import Progress, check_sums
 from volta_runtime.checkpoint.tensors import TensorInfo
 
+_INSTEAD: Mapping[Kind, str] = {
+    "gguf": "its weights are in GGUF; `volta-serve convert` makes a checkpoint of such a file",
+    "pickle": "its weights are pickled, which runs code of whoever made them",
+    "index": "its shards are missing",
+    "none": "there are no weights in it",
+}
+
 
 @dataclass(frozen=True, eq=False)
 class Checkpoint:

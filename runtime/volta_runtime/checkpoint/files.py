@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 from volta_runtime.checkpoint.faults import Fault
 
 LFS_MAGIC = b"version https://git-lfs.github.com/spec/v1"
-_LFS_BYTES = 1024  # a pointer is shorter (git-lfs docs/spec.md)
+LFS_BYTES = 1024  # a pointer is shorter (git-lfs docs/spec.md)
 CONFIG_BYTES = 16 << 20  # the longest known is 2 MB: a config that lists 60,000 modules
 
 # What a file that should hold weights begins with where it is something else.
@@ -33,16 +33,16 @@ _OTHERS = (
 def opened(file: Path) -> Iterator[tuple[BinaryIO, int]]:
     """A regular file as a stream, and its size in bytes.
 
-    Raises OSError, whose strerror says why: of a pipe, a device or a directory too, before it is
+    Raises OSError, whose strerror says why: for a pipe, a device or a directory too, before it is
     opened, for that may wait or have effects.
     """
     if not S_ISREG(file.stat().st_mode):
-        raise OSError(0, "Not a regular file")
+        raise OSError(0, "it is not a file")
     descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(descriptor, "rb") as stream:
         status = os.fstat(descriptor)
         if not S_ISREG(status.st_mode):
-            raise OSError(0, "Not a regular file")
+            raise OSError(0, "it is not a file")
         yield stream, status.st_size
 
 
@@ -53,7 +53,7 @@ def looks_like(start: bytes) -> str:
 
 def lfs_fault(file: Path, start: bytes, size: int) -> Fault | None:
     """The fault of a file that is a Git LFS pointer, by its first bytes."""
-    if size > _LFS_BYTES or not start.startswith(LFS_MAGIC):
+    if size > LFS_BYTES or not start.startswith(LFS_MAGIC):
         return None
     told = re.search(rb"^size (\d{1,20})$", start, re.MULTILINE)
     meant = f" to a file of {int(told[1]):,} bytes" if told else ""
@@ -80,7 +80,7 @@ def read_json(file: Path, check: str) -> tuple[dict[str, Any] | None, Fault | No
             raw = stream.read(CONFIG_BYTES)
     except OSError as error:
         return None, fault(f"cannot be read: {error.strerror}")
-    if pointer := lfs_fault(file, raw[:_LFS_BYTES], size):
+    if pointer := lfs_fault(file, raw[:LFS_BYTES], size):
         return None, pointer
     try:
         # Not msgspec: configs hold Infinity and NaN, which json writes and JSON lacks.

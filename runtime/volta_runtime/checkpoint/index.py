@@ -25,9 +25,11 @@ _NAMED = 8  # names in one message
 class Shards:
     """The tensors of a directory's safetensors files, by name.
 
-    index: tensor to shard; total_size: bytes of all tensors; both as the index says.
+    files: those of them that are there. index: tensor to shard; total_size: bytes of all tensors;
+    both as the index says.
     """
 
+    files: tuple[str, ...]
     tensors: Mapping[str, TensorInfo]
     index: Mapping[str, str]
     total_size: int | None
@@ -56,15 +58,14 @@ def read_shards(directory: Path, names: Collection[str]) -> Shards:
     shards = (
         sorted(set(index.weight_map.values())) if index else _unindexed(directory, names, faults)
     )
+    there = tuple(name for name in shards if name in names)
     missing = [name for name in shards if name not in names]
     if missing:
         faults.append(_missing(directory / INDEX, shards, missing))
     tensors: dict[str, TensorInfo] = {}
     unsound: set[str] = set()
     read: set[str] = set()
-    for shard in shards:
-        if shard in missing:
-            continue
+    for shard in there:
         header = read_header(directory / shard)
         faults += header.faults
         faults += _held_twice(tensors, header.tensors)
@@ -73,12 +74,12 @@ def read_shards(directory: Path, names: Collection[str]) -> Shards:
         if header.tensors:
             read.add(shard)
     if index is None:
-        return Shards(tensors, {}, None, tuple(faults))
+        return Shards(there, tensors, {}, None, tuple(faults))
     weight_map = {name: shard for name, shard in index.weight_map.items() if name not in unsound}
     faults += _disagreements(directory, weight_map, tensors, read)
     if read == set(shards) and not unsound:
         faults += _size_fault(directory / INDEX, index.total_size, tensors)
-    return Shards(tensors, index.weight_map, index.total_size, tuple(faults))
+    return Shards(there, tensors, index.weight_map, index.total_size, tuple(faults))
 
 
 def _fault(

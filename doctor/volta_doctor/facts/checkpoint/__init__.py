@@ -98,7 +98,7 @@ def safetensors_bytes(probe: Probe, path: str) -> int:
 
     header = read_header(probe.path(path))
     if header.faults:
-        raise CannotLook(str(header.faults[0]))
+        raise CannotLook(f"{path}: {header.faults[0].message}")
     return sum(info.bytes for info in header.tensors.values())
 
 
