@@ -3,13 +3,15 @@
 import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 from checkpoints import Spec
 
-from volta_runtime.checkpoint.architecture import Architecture, Layer, from_config
+from volta_runtime.checkpoint import Checkpoint
+from volta_runtime.checkpoint.architecture import Architecture, Layer
+from volta_runtime.checkpoint.contents import Contents
 from volta_runtime.checkpoint.formats import BY_NAME
 from volta_runtime.checkpoint.module import Module
+from volta_runtime.checkpoint.quantization import Quantization
 from volta_runtime.checkpoint.safetensors import tensor_bytes
 from volta_runtime.checkpoint.tensors import TensorInfo
 
@@ -133,6 +135,19 @@ def linear_in(row: str, other: str = "dense") -> Callable[[str, tuple[int, ...]]
     return format_of
 
 
-def config_of(**fields: Any) -> Architecture:
-    """The architecture of a config.json."""
-    return from_config(fields)
+def checkpoint(
+    architecture: Architecture,
+    names: Mapping[str, tuple[int, ...]],
+    format_of: Callable[[str, tuple[int, ...]], str] = lambda name, shape: "dense",
+) -> Checkpoint:
+    """A sound checkpoint of such modules, of which no file exists."""
+    path = Path("/models/x")
+    return Checkpoint(
+        path=path,
+        contents=Contents(path, "safetensors"),
+        config={},
+        quantization=Quantization(),
+        modules=modules(names, format_of),
+        architecture=architecture,
+        faults=(),
+    )

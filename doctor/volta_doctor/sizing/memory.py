@@ -75,14 +75,17 @@ def plan_of(
         raise Missing(f"{gpus} GPUs are asked for, and {len(cards.total)} are known.")
     totals, used = usable(cards)[:gpus], cards.used[:gpus]
     places = places_of(a, totals)
-    memory = engine.memory
+    memory, row = engine.memory, engine.cache(kv_cache)
+    if row is None:
+        known = ", ".join(row.name for row in engine.kv_cache)
+        raise Missing(f"{engine.title} has no KV cache type {kv_cache} (known: {known}).")
     share = utilization or memory.utilization or 1.0
     layers = by_gpu(weights, split, places)
     kept = caches(
         a,
         split,
         places,
-        value_bytes=value_bytes(engine, kv_cache),
+        value_bytes=row.bytes,
         block=memory.block,
         step=memory.step_tokens,
     )
@@ -127,15 +130,6 @@ def usable(cards: Cards) -> tuple[int, ...]:
     """Return the bytes of each GPU that CUDA lets programs have: a little less than NVML tells."""
     card = compat().cards.get(cards.model)
     return tuple(min(total, card.cuda_memory) if card else total for total in cards.total)
-
-
-def value_bytes(engine: Engine, kv_cache: str) -> float:
-    """Return the bytes of a value in the KV cache. Raises Missing for a type that is not known."""
-    for row in engine.kv_cache:
-        if row.name == kv_cache:
-            return row.bytes
-    known = ", ".join(row.name for row in engine.kv_cache)
-    raise Missing(f"{engine.title} has no KV cache type {kv_cache} (known: {known}).")
 
 
 def places_of(architecture: Architecture, totals: Sequence[int]) -> list[int]:

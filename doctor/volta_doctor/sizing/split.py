@@ -1,9 +1,10 @@
 """How a model is spread over GPUs: which modules are split, along which side, and which copied."""
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import lru_cache
 from typing import Literal, NamedTuple
 
 from volta_runtime.checkpoint.architecture import Architecture
@@ -57,6 +58,7 @@ _TOWERS = frozenset(
         "vit",
     }
 )
+_NUMBER = re.compile(r"\.(\d+)(?=\.)")
 _HEAD = frozenset({"lm_head", "embed_out", "output"})
 _BY_LAYER = frozenset({"embed_tokens_per_layer", "per_layer_token_embd"})  # Gemma 3n, 4
 
@@ -109,28 +111,27 @@ class Split:
 
 def role_of(name: str, architecture: Architecture) -> Role:
     """Return what the module of this name is."""
-    parts = name.split(".")
-    numbers = [int(part) for part in parts if part.isdecimal() and len(part) < 6]
-    words = tuple(part for part in parts if not part.isdecimal())
-    role = _role(words)
-    layer = numbers[0] if numbers and not role.tower and not role.mtp else None
-    if layer is not None and architecture.layers and layer >= len(architecture.layers):
-        return role._replace(layer=None, mtp=True)
-    return role._replace(layer=layer)
+    number = _NUMBER.search(name)
+    layer = int(number[1]) if number and len(number[1]) < 6 else None
+    return _role(_NUMBER.sub("", name), layer, len(architecture.layers))
 
 
-@cache
-def _role(words: tuple[str, ...]) -> Role:
-    last = words[-1] if words else ""
+@lru_cache(maxsize=1 << 14)
+def _role(name: str, layer: int | None, layers: int) -> Role:
+    """name: without the numbers of layers and experts; layer: the first of them."""
+    words = name.split(".")
+    last = words[-1]
     side = _SIDES.get(last, "copy")
     tower = not _TOWERS.isdisjoint(words)
+    mtp = "mtp" in words or "nextn" in words
+    beyond = layer is not None and 0 < layers <= layer
     return Role(
         side="copy" if tower and side == "vocab" else side,
-        layer=None,
+        layer=None if tower or mtp or beyond else layer,
         part=last,
         expert="experts" in words or last.endswith("_exps"),
         tower=tower,
-        mtp="mtp" in words or "nextn" in words,
+        mtp=mtp or (beyond and not tower),
         input=side == "vocab" and last not in {*_HEAD, *_BY_LAYER} and not tower,
         head=last in _HEAD and not tower,
     )

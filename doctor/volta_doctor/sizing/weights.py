@@ -4,6 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 from volta_doctor.facts.model import Missing
@@ -56,6 +57,7 @@ class Weights:
         return sum(kind.bytes * count for kind, count in self.kinds.items())
 
 
+@lru_cache(maxsize=1)  # of tens of thousands of modules, asked for by checks and plans
 def weights_of(checkpoint: Checkpoint) -> Weights:
     """Count the modules of a checkpoint. Raises Missing where it does not tell their sizes."""
     architecture = checkpoint.architecture
