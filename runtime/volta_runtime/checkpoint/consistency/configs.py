@@ -21,8 +21,8 @@ def two_configs(quantization: Quantization, modules: Mapping[str, Module]) -> It
                 expected=first.method,
                 found=other.method,
             )
-            continue
-        yield from _by_module(first, other, modules)
+        elif not first.same_as(other):
+            yield from _by_module(first, other, modules)
 
 
 def _by_module(first: Config, other: Config, modules: Mapping[str, Module]) -> Iterator[Fault]:

@@ -3,7 +3,7 @@
 One file for each dialect; DIALECTS says which. What names and patterns mean is in targets.py.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -55,12 +55,16 @@ class Config:
     method: str
     file: Path
     where: str
+    reading: Reading
     targets: Targets
-    kv_cache: KvCache | None = None
 
     def scheme_of(self, module: str, class_name: str) -> Scheme | None:
         """What it promises of a module; None where it leaves it unquantised."""
         return self.targets.scheme_of(module, class_name)
+
+    def same_as(self, other: "Config") -> bool:
+        """Whether both say the same in the same words."""
+        return self.reading.promises() == other.reading.promises()
 
 
 @dataclass(frozen=True)
@@ -78,7 +82,7 @@ class Quantization:
     @property
     def kv_caches(self) -> tuple[KvCache, ...]:
         """The schemes of the KV cache, of each config that has one."""
-        return tuple(config.kv_cache for config in self.configs if config.kv_cache)
+        return _kv_caches(self.configs)
 
     def scheme_of(self, module: str, class_name: str) -> Scheme | None:
         """What is promised of a module; None where it is left unquantised.
@@ -121,7 +125,7 @@ def read_quantization(contents: Contents) -> Quantization:
                 expected=f"up to {MOST}",
                 found=str(len(reading.groups)),
             )
-        configs.append(Config(dialect, fields.file, fields.where, targets, reading.kv_cache))
+        configs.append(Config(dialect, fields.file, fields.where, reading, targets))
     return Quantization(tuple(configs), (*faults, *_kv_conflict(configs)))
 
 
@@ -163,9 +167,13 @@ def _method(fields: Fields) -> str:
     return ""
 
 
-def _kv_conflict(configs: list[Config]) -> Iterator[Fault]:
+def _kv_caches(configs: Sequence[Config]) -> tuple[KvCache, ...]:
+    return tuple(config.reading.kv_cache for config in configs if config.reading.kv_cache)
+
+
+def _kv_conflict(configs: Sequence[Config]) -> Iterator[Fault]:
     """Two configs that want the KV cache kept in different types."""
-    named = [config.kv_cache for config in configs if config.kv_cache]
+    named = _kv_caches(configs)
     for other in named[1:]:
         if other.dtype != named[0].dtype:
             yield Fault(

@@ -1,6 +1,6 @@
 """Names of modules, which wrappers and fused layers spell in several ways."""
 
-from functools import cache
+from functools import lru_cache
 
 from volta_runtime.checkpoint.fused import FUSED
 
@@ -34,7 +34,7 @@ def spellings(module: str) -> tuple[str, ...]:
     return tuple(found)
 
 
-@cache
+@lru_cache(maxsize=1 << 16)
 def like(name: str) -> str:
     """The name with its numbers left out, the same for all modules of a kind."""
     return ".".join("*" if part.isdigit() else part for part in name.split("."))

@@ -29,6 +29,14 @@ class Reading:
     ignore: Sequence[Entry] = ()
     kv_cache: KvCache | None = None
 
+    def promises(self) -> tuple[object, ...]:
+        """What it says of modules, wherever it says so."""
+        groups = [
+            (frozenset(entries), scheme and (scheme.format, scheme.group, scheme.bits))
+            for entries, scheme in self.groups
+        ]
+        return groups, frozenset(self.ignore)
+
 
 def blanket(fields: Fields, scheme: Scheme, *, skip: Sequence[str] = ()) -> Reading:
     """The reading of a method that quantises all there is but the modules it lists."""

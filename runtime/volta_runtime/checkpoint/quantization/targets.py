@@ -56,73 +56,81 @@ def _translated(piece: str) -> str:
 
 
 class Names:
-    """A list of entries, compiled."""
+    """Lists of entries, compiled: which of them a module is on."""
 
-    def __init__(self, entries: Iterable[Entry]) -> None:
-        by_kind: dict[str, list[str]] = {}
-        for entry in entries:
-            by_kind.setdefault(entry.kind, []).append(entry.text)
-        self._exact = {plain(text) for text in by_kind.get("exact", ())}
-        self._trees = {plain(text) for text in by_kind.get("tree", ())}
-        self._parts = {f".{plain(text)}." for text in by_kind.get("part", ())}
-        self._lengths = sorted({text.count(".") - 1 for text in self._parts})
-        self._classes = {*by_kind.get("class", ())}
-        self.patterns = Patterns(by_kind.get("pattern", []))
+    def __init__(self, lists: Sequence[Iterable[Entry]]) -> None:
+        self._exact: dict[str, int] = {}
+        self._trees: dict[str, int] = {}
+        self._parts: dict[str, int] = {}
+        self._classes: dict[str, int] = {}
+        self.patterns: list[tuple[int, Patterns]] = []
+        for number, entries in enumerate(lists):
+            patterns = []
+            for entry in entries:
+                if entry.kind == "pattern":
+                    patterns.append(entry.text)
+                elif entry.kind == "class":
+                    self._classes.setdefault(entry.text, number)
+                else:
+                    by_name = {"exact": self._exact, "tree": self._trees, "part": self._parts}
+                    by_name[entry.kind].setdefault(plain(entry.text), number)
+            if patterns:
+                self.patterns.append((number, Patterns(patterns)))
+        self._lengths = sorted({text.count(".") + 1 for text in self._parts})
 
-    def rank(self, names: Sequence[str], class_name: str) -> int | None:
-        """0 for a name, 1 for a pattern, 2 for a class, None for no match; less is more exact."""
-        if self._named(names):
-            return 0
-        if self.patterns.match(names):
-            return 1
-        return 2 if class_name in self._classes else None
+    def find(self, names: Sequence[str], class_name: str) -> int | None:
+        """The number of the list: by name before by pattern before by class, the first of two.
 
-    def _named(self, names: Sequence[str]) -> bool:
-        if self._exact and not self._exact.isdisjoint(names):
-            return True
-        if not (self._trees or self._parts):
-            return False
+        names: all spellings of one module's name, the one without wrappers among them.
+        """
         for name in names:
-            words = name.split(".")
-            if self._trees and any(
-                ".".join(words[:end]) in self._trees for end in range(1, len(words) + 1)
-            ):
-                return True
-            for length in self._lengths:
-                for start in range(len(words) - length):
-                    if f".{'.'.join(words[start : start + length + 1])}." in self._parts:
-                        return True
-        return False
+            if (found := self._named(name)) is not None:
+                return found
+        for number, patterns in self.patterns:
+            if patterns.match(names):
+                return number
+        return self._classes.get(class_name)
+
+    def _named(self, name: str) -> int | None:
+        found = self._exact.get(name)
+        above = name if self._trees else ""
+        while above and found is None:
+            found = self._trees.get(above)
+            above = above.rpartition(".")[0]
+        words = name.split(".") if self._parts else []
+        for length in self._lengths if found is None else ():
+            for start in range(len(words) - length + 1):
+                found = self._parts.get(".".join(words[start : start + length]))
+                if found is not None:
+                    return found
+        return found
 
 
 class Targets:
-    """Schemes by target: a name goes before a pattern, a pattern before a class, the first of two.
+    """Schemes by target, of which the more exact one counts; what is ignored has none.
 
-    What is ignored has no scheme, and neither has what a group with the scheme None means.
+    Neither has a module that a group with the scheme None means.
     """
 
     def __init__(
         self,
         groups: Sequence[tuple[Sequence[Entry], Scheme | None]] = (),
-        ignore: Iterable[Entry] = (),
+        ignore: Sequence[Entry] = (),
     ) -> None:
-        self.groups = [(Names(entries), scheme) for entries, scheme in groups[:MOST]]
-        self.ignored = Names(ignore)
-        self.left_out = len(groups) - len(self.groups)
+        self.left_out = max(len(groups) - MOST, 0)
+        self._schemes = [scheme for _, scheme in groups[:MOST]]
+        self._targets = Names([entries for entries, _ in groups[:MOST]])
+        self._ignored = Names([ignore])
 
     def scheme_of(self, module: str, class_name: str) -> Scheme | None:
         """The scheme of a module of this class."""
         names = spellings(module)
-        if self.ignored.rank(names, class_name) is not None:
+        if self._ignored.find(names, class_name) is not None:
             return None
-        best: tuple[int, Scheme | None] = (3, None)
-        for group, scheme in self.groups:
-            rank = group.rank(names, class_name)
-            if rank is not None and rank < best[0]:
-                best = (rank, scheme)
-        return best[1]
+        found = self._targets.find(names, class_name)
+        return None if found is None else self._schemes[found]
 
     def faults(self) -> list[tuple[str, str]]:
         """The patterns that could not be used so far, each with the reason."""
-        lists = [self.ignored, *(group for group, _ in self.groups)]
-        return [fault for names in lists for fault in names.patterns.faults]
+        lists = (*self._ignored.patterns, *self._targets.patterns)
+        return [fault for _, patterns in lists for fault in patterns.faults]
