@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 from volta_doctor.catalog.engines import Engine, Support
@@ -59,6 +60,15 @@ def reserves(checkpoint: Checkpoint, engine: Engine) -> list[str]:
     return list(dict.fromkeys(notes))
 
 
+def variables(checkpoint: Checkpoint, engine: Engine) -> dict[str, str]:
+    """Return the environment that it needs for a checkpoint, its own and that of the formats."""
+    found = dict(engine.env)
+    for kind in _kinds(checkpoint):
+        if support := _support(engine, kind):
+            found |= support.env
+    return found
+
+
 def _architecture(checkpoint: Checkpoint, engine: Engine) -> Iterator[Obstacle]:
     names = checkpoint.architecture.names
     if engine.architectures and not {*names} & {*engine.architectures}:
@@ -70,6 +80,7 @@ def _architecture(checkpoint: Checkpoint, engine: Engine) -> Iterator[Obstacle]:
         )
 
 
+@lru_cache(maxsize=1)  # of tens of thousands of modules, asked for of every engine
 def _kinds(checkpoint: Checkpoint) -> dict[_Kind, list[Module]]:
     kinds: dict[_Kind, list[Module]] = {}
     for module in checkpoint.modules.values():

@@ -3,6 +3,7 @@
 import math
 from collections import Counter
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from volta_doctor.facts.model import Missing
 from volta_doctor.sizing.cache import caches
@@ -45,6 +46,7 @@ class Work:
         return {name for part in (self.always, self.head, self.experts) for name in part.bytes}
 
 
+@lru_cache(maxsize=1)  # of tens of thousands of modules, asked for by many plans
 def work_of(checkpoint: Checkpoint) -> Work:
     """Count a model's modules. Raises Missing naming what the checkpoint does not tell."""
     a = checkpoint.architecture
