@@ -237,7 +237,10 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return flag in self.flags or flag in self.command_line.flags
 
     def words(self, flags: Flags) -> list[str]:
-        """Return the command that starts it with these flags; those that it lacks are left out."""
+        """Return the command that starts it with these flags; those that it lacks are left out.
+
+        A flag outweighs what Volta always asks for.
+        """
         line = self.command_line
         words = line.programs[0].split()
         if line.model_first and flags.model:
@@ -249,7 +252,11 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             if field == "max_model_len" and self.context == "all":
                 value *= flags.max_num_seqs or 1
             words += self._option(field, value)
-        return [*words, *self.always]
+        given = False
+        for word in self.always:
+            given = word in words if word.startswith("--") else given
+            words += [] if given else [word]
+        return words
 
     def _option(self, field: str, value: object) -> list[str]:
         if field in self.flags:
