@@ -39,6 +39,10 @@ class FloatType:
         """The patterns of positive values that are normal and finite."""
         return range(1 << self.mantissa if self.signed else 0, self.nonfinite)
 
+    @cached_property
+    def _plain_bytes(self) -> frozenset[int]:
+        return frozenset(self.plain)
+
     def value(self, bits: int) -> float:
         """What a pattern is worth; nan for all that are not finite."""
         magnitude = bits & (self.sign - 1)
@@ -63,7 +67,7 @@ class FloatType:
             return {int.from_bytes(held, "little"): 1}
         if self.width == 1:
             present = set(held)
-            usual = present.intersection(plain)
+            usual = present & self._plain_bytes
             odd = {bits: held.count(bits) for bits in present - usual}
         else:
             values = array(self.code, held)

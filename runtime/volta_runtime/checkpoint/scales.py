@@ -3,7 +3,6 @@
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from math import inf, nan
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -98,10 +97,13 @@ def read_floats(tensors: Iterable[tuple[TensorInfo, FloatType]], budget: int | N
     tallies = [_Tally(info, kind) for info, kind in tensors]
     sizes = [tally.info.bytes for tally in tallies]
     share = max(sizes, default=0) if budget is None else _share(sizes, budget)
-    tallies.sort(key=lambda tally: (str(tally.info.file), tally.info.offsets))
+    by_file: dict[Path, list[_Tally]] = {}
+    for tally in tallies:
+        by_file.setdefault(tally.info.file, []).append(tally)
     unread: dict[str, str] = {}
-    for file, of_file in groupby(tallies, key=lambda tally: tally.info.file):
-        unread |= _read_file(file, list(of_file), share)
+    for file, held in by_file.items():
+        held.sort(key=lambda tally: tally.info.offsets)
+        unread |= _read_file(file, held, share)
     return Scales(
         {tally.info.name: tally.values() for tally in tallies},
         sum(tally.read * tally.kind.width for tally in tallies),

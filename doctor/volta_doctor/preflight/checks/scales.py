@@ -102,12 +102,20 @@ def values_of_scales(subject: Subject, row: Row) -> Iterator[Finding]:
     if not held:
         yield row.skip("No tensor of scales is in this checkpoint.")
         return
-    found = [told for scale in held for told in _values(subject, row, scale)]
-    found += _seldom(row, held)
+    odd = [scale for scale in held if _is_odd(scale) or scale.info.name in subject.scales.unread]
+    found = [told for scale in odd for told in _values(subject, row, scale)]
+    found += _seldom(row, odd)
     found += folded(subject, row)
     yield from found
     if not found:
         yield row.ok(f"Finite and positive. {looked(subject.scales)}.")
+
+
+def _is_odd(scale: Scale) -> bool:
+    values = scale.values
+    return values is not None and bool(
+        values.nans or values.zeros or values.negatives or values.subnormals
+    )
 
 
 def _values(subject: Subject, row: Row, scale: Scale) -> Iterator[Finding]:

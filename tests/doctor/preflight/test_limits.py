@@ -1,0 +1,82 @@
+"""A checkpoint of 400 GB is judged in two seconds and 200 MiB."""
+
+import json
+import os
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from checkpoints import Spec, write_shard
+
+SHARDS, LAYERS, EXPERTS = 100, 50, 400
+SECONDS, MIB = 2.0, 200
+
+
+@pytest.fixture(scope="module")
+def huge(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Write 60,000 tensors of experts in NVFP4, 425 GB that are holes but for the global scales."""
+    directory = tmp_path_factory.mktemp("huge")
+    names = [
+        f"model.layers.{layer}.mlp.experts.{expert}.down_proj"
+        for layer in range(LAYERS)
+        for expert in range(EXPERTS)
+    ]
+    weight_map: dict[str, str] = {}
+    for number in range(SHARDS):
+        part = names[number * len(names) // SHARDS : (number + 1) * len(names) // SHARDS]
+        # As safetensors' own writer has it: wide types first.
+        tensors: dict[str, Spec] = {
+            f"{name}.weight_global_scale": ("F32", [1], struct.pack("<f", 2688.0)) for name in part
+        }
+        tensors |= {f"{name}.weight_scale": ("F8_E4M3", [4096, 576]) for name in part}
+        tensors |= {f"{name}.weight_packed": ("U8", [4096, 4608]) for name in part}
+        file = f"model-{number + 1:05}-of-{SHARDS:05}.safetensors"
+        write_shard(directory / file, tensors)
+        weight_map |= dict.fromkeys(tensors, file)
+    weights = {"num_bits": 4, "type": "float", "strategy": "tensor_group", "group_size": 16}
+    config = {
+        "architectures": ["Qwen3MoeForCausalLM"],
+        "model_type": "qwen3_moe",
+        "num_hidden_layers": LAYERS,
+        "num_experts": EXPERTS,
+        "num_experts_per_tok": 8,
+        "hidden_size": 4096,
+        "moe_intermediate_size": 9216,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 4,
+        "head_dim": 128,
+        "vocab_size": 1000,
+        "quantization_config": {
+            "quant_method": "compressed-tensors",
+            "format": "nvfp4-pack-quantized",
+            "config_groups": {"group_0": {"targets": ["Linear"], "weights": weights}},
+            "ignore": ["lm_head", r"re:.*mlp\.gate$"],
+        },
+    }
+    (directory / "config.json").write_text(json.dumps(config))
+    index = {"metadata": {"total_size": 0}, "weight_map": weight_map}
+    (directory / "model.safetensors.index.json").write_text(json.dumps(index))
+    return directory
+
+
+def test_a_huge_checkpoint(huge: Path, tmp_path: Path) -> None:
+    size = sum(file.stat().st_size for file in huge.iterdir())
+    held = sum(file.stat().st_blocks * 512 for file in huge.iterdir())
+    assert size > 400e9 > 1e9 > held
+    command = [sys.executable, "-m", "volta_doctor", "model", str(huge), "--format", "json"]
+    command += ["--gpu", "v100-sxm2-32gb", "--count", "16", "--engine", "1cat-vllm"]
+    output = tmp_path / "report.json"
+    with output.open("wb") as stream:
+        process = subprocess.Popen(command, stdout=stream)
+        _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    assert process.returncode in (2, 3)  # its scales are holes
+    report = json.loads(output.read_text())
+    assert report["model"]["read"]["scale_bytes_in_all"] == 20_000 * (4096 * 576 + 4)
+    ids = {finding["id"] for finding in report["findings"] if finding["status"] == "fail"}
+    assert "scale-range" in ids
+    # Its own time: what else runs on this machine does not count.
+    assert usage.ru_utime + usage.ru_stime < SECONDS
+    assert usage.ru_maxrss < MIB << 10
