@@ -41,7 +41,7 @@ class Layer:
         names = [
             f"{scale.module.name.rpartition('.')[2]} {value:.4g}" for scale, value in self.parts
         ]
-        return f"{', '.join(names)} ({self.ratio:.2f}-fold)"
+        return f"{', '.join(names)} (a factor of {self.ratio:.2f})"
 
 
 def _layers(subject: Subject) -> list[Layer]:
@@ -106,8 +106,8 @@ def joined(subject: Subject, row: Row) -> Finding:
     apart = sum(layer.ratio > APART for layer in differing)
     text = (
         f"{few(taking, by=' and ')} takes the largest global scale for all parts of a layer: the"
-        f" others' weights are wrong by what theirs differ, {worst.ratio:.2f}-fold at most, by more"
-        f" than 10 % in {apart} of {several(len(differing), 'layer')} that differ."
+        f" others' weights are wrong by up to a factor of {worst.ratio:.2f}. The parts differ in"
+        f" {several(len(differing), 'layer')}, by more than 10 % in {apart}."
     )
     if not subject.engine and keeping:
         text += f" {few(keeping, by=' and ')} keeps each part's own."
