@@ -1,5 +1,6 @@
 """`volta-doctor model`: judge a checkpoint from its headers."""
 
+import gc
 from collections.abc import Callable
 from datetime import date, datetime, timezone
 from pathlib import Path
@@ -93,6 +94,7 @@ def model(
     read. The flags of a server are vLLM's; with --gpu, or on a host with Volta cards, its place
     there is judged too.
     """
+    gc.disable()  # hundreds of thousands of objects without cycles; it would look for some in vain
     from volta_doctor import waivers
     from volta_doctor.catalog.model import model_checks
     from volta_doctor.cli.looking import waivers_of

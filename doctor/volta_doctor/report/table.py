@@ -167,7 +167,13 @@ class _Page(NamedTuple):
             yield Text("Next:", style="bold")
         column = max((len(words) for words, _ in advice), default=0)
         for words, why in advice:
-            yield from self.lines(f"{words.ljust(column)}  {why}", 2, 4)
+            if column <= self.width // 2:
+                yield from self.lines(f"{words.ljust(column)}  {why}", 2, 4)
+            else:
+                yield from wrap.command(
+                    map(shlex.quote, shlex.split(words)), self.width, " ", "     "
+                )
+                yield from self.lines(why, 4, 4)
 
     def item(self, label: str, text: str) -> Iterator[Text]:
         """Wrap a labelled text, its further lines indented."""
