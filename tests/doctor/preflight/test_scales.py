@@ -247,6 +247,28 @@ def test_block_scales_of_another_type_or_shape(spec: Spec, found: str, tmp_path:
     assert found in texts(finding)
 
 
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("spec", [None, ("I32", [2, 2]), ("F32", [3, 5, 7])])
+def test_a_scale_that_is_missing_or_of_another_type_or_shape(
+    form: str, spec: Spec | None, tmp_path: Path
+) -> None:
+    path = make(tmp_path, form, {f"{Q}.{SCALE[form]}": spec})
+    faults = [fault for fault in inspect(path).faults if fault.level == "fail"]
+    assert any(Q in fault.tensor and fault.expected and fault.found for fault in faults), faults
+
+
+def test_a_factor_of_inputs_that_is_not_finite(tmp_path: Path) -> None:
+    factors = bf16(1.0) * (K - 1) + NAN["BF16"]
+    changes: dict[str, Spec] = {
+        f"model.layers.0.{part}.pre_quant_scale": ("BF16", [K], bf16(1.0) * K) for part in PARTS
+    }
+    changes[f"{Q}.pre_quant_scale"] = ("BF16", [K], factors)
+    path = make(tmp_path, "modelopt-nvfp4", changes, quant_algo="NVFP4_AWQ")
+    (finding,) = judged(subject(path), "scale-range")
+    assert (finding.status, finding.subject) == (Status.FAIL, f"{Q}.pre_quant_scale")
+    assert "1 of all 128 values" in finding.message
+
+
 FUSED = [
     ("", 1.05, Status.WARN),
     ("", 2.0, Status.WARN),
