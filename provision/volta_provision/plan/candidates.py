@@ -2,7 +2,11 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from math import floor
 
+from msgspec import structs
+
+from volta_doctor.catalog import Row
 from volta_doctor.catalog.engines import Engine, KvCache, engines
 from volta_doctor.catalog.model import model_checks
 from volta_doctor.facts.model import Facts, Missing
@@ -10,7 +14,7 @@ from volta_doctor.facts.serve.engines import Flags
 from volta_doctor.findings import Finding, Status
 from volta_doctor.preflight.judge import examine
 from volta_doctor.preflight.subject import Subject
-from volta_doctor.sizing.memory import MemoryPlan, plan_of
+from volta_doctor.sizing.memory import MemoryPlan, plan_of, usable
 from volta_doctor.sizing.speed import Speed, speed
 from volta_doctor.sizing.split import Split
 from volta_doctor.sizing.weights import Weights
@@ -21,8 +25,9 @@ from volta_runtime.checkpoint.scales import Scales
 
 # Powers of two split the heads of most models; layers can be dealt out to any number of GPUs.
 _SIZES = (1, 2, 4, 8, 16)
-# A check that needs one of these judges an engine, its flags or its place, and no model alone.
+# A check that looks at one of these judges an engine, its flags or its place, and no model alone.
 _OF_A_CHOICE = {"engine", "serve_flags", "cards", "host"}
+_HIGHEST = 0.95  # of a GPU: what is above leaves too little for fragments (mem-fit's limit)
 _BY_SUMS = "mem-fit"  # is answered by the very plan of memory that it would make
 
 
@@ -102,7 +107,11 @@ class Candidate:
 
 def model_rows() -> list[str]:
     """Return the ids of the checks that judge a model for itself, whatever is to serve it."""
-    return [row.id for row in model_checks().values() if _OF_A_CHOICE.isdisjoint(row.needs)]
+    return [row.id for row in model_checks().values() if not _of_a_choice(row)]
+
+
+def _of_a_choice(row: Row) -> bool:
+    return not _OF_A_CHOICE.isdisjoint((*row.needs, *row.uses))
 
 
 def candidates(task: Task, wanted: Wanted) -> list[Candidate]:
@@ -152,14 +161,14 @@ def candidate(task: Task, wanted: Wanted, engine: Engine, size: int, experts: in
     findings = [
         finding
         for row in model_checks().values()
-        if row.id != _BY_SUMS and not _OF_A_CHOICE.isdisjoint(row.needs)
+        if row.id != _BY_SUMS and _of_a_choice(row)
         for finding in examine(subject, row)
     ]
     judged = replace(bare, findings=findings)
     # That it has no kernels for a format comes before what its flags would do to them.
     worst = sorted(findings, key=lambda finding: finding.id != "quant-volta")
     if fails := [finding.message for finding in worst if finding.status is Status.FAIL]:
-        return replace(judged, ends=fails[0])
+        return replace(judged, ends=fails[0].removeprefix(f"{engine.title}: "))
     if worst and worst[0].id == "quant-volta" and worst[0].status is Status.UNKNOWN:
         return replace(judged, untold=worst[0].message)
     return _sized(judged, task)
@@ -172,41 +181,64 @@ def cache_of(engine: Engine, name: str | None) -> KvCache | None:
 
 
 def _sized(judged: Candidate, task: Task) -> Candidate:
-    """Add the memory, and the speed where that suffices."""
+    """Add memory and speed, and the share of a GPU that it takes to fit."""
     engine, wanted = judged.engine, judged.wanted
     cache = cache_of(engine, wanted.kv_cache_dtype)
     if cache is None:
         known = ", ".join(row.name for row in engine.kv_cache if row.runs)
         asked = wanted.kv_cache_dtype
         return replace(judged, ends=f"it has no KV cache of type {asked} on sm_70, only {known}")
-    split = Split(judged.tensor_parallel, judged.expert_parallel, engine.shards == "layer")
     try:
-        memory = plan_of(
-            task.weights,
-            engine,
-            judged.seats.cards,
-            split,
-            context=wanted.context,
-            concurrency=wanted.concurrency,
-            utilization=wanted.gpu_memory_utilization,
-            kv_cache=cache.name,
-            eager=wanted.enforce_eager,
-        )
+        for share in _shares(judged):
+            memory = plan_of(
+                task.weights,
+                engine,
+                judged.seats.cards,
+                Split(judged.tensor_parallel, judged.expert_parallel, engine.shards == "layer"),
+                context=wanted.context,
+                concurrency=wanted.concurrency,
+                utilization=share,
+                kv_cache=cache.name,
+                eager=wanted.enforce_eager,
+            )
+            flags = structs.replace(judged.flags, gpu_memory_utilization=share)
+            judged = replace(judged, flags=flags, memory=memory)
+            if memory.fits:
+                break
     except Missing as reason:
         return replace(judged, untold=str(reason))
+    return replace(judged, speed=_speed(judged, task, cache.name))
+
+
+def _shares(judged: Candidate) -> list[float | None]:
+    """Return the shares of a GPU to try, None for the engine's own.
+
+    Beside neighbours no more than what they leave free: vLLM does not start for a larger one.
+    """
+    asked, own = judged.wanted.gpu_memory_utilization, judged.engine.memory.utilization
+    if asked or not own or not judged.engine.takes("gpu_memory_utilization"):
+        return [asked]
+    cards = judged.seats.cards
+    totals = usable(cards)
+    left = min(1 - used / total for used, total in zip(cards.used, totals, strict=True))
+    left = max(0.01, floor(100 * left) / 100)
+    shares: list[float | None] = [None if own <= left else left]
+    return shares + [share for share in (min(_HIGHEST, left),) if share > own]
+
+
+def _speed(judged: Candidate, task: Task, kv_cache: str) -> Speed | None:
     try:
-        pace = speed(
+        return speed(
             task.checkpoint,
-            engine,
+            judged.engine,
             judged.seats.card,
             tensor_parallel=judged.tensor_parallel,
             expert_parallel=judged.expert_parallel,
-            context=wanted.context,
-            concurrency=wanted.concurrency,
+            context=judged.wanted.context,
+            concurrency=judged.wanted.concurrency,
             linked=judged.seats.linked,
-            kv_cache=cache.name,
-            eager=wanted.enforce_eager,
+            kv_cache=kv_cache,
+            eager=judged.wanted.enforce_eager,
         )
     except Missing:  # it runs all the same
-        pace = None
-    return replace(judged, memory=memory, speed=pace)
+        return None

@@ -72,6 +72,7 @@ _CONTEXT, _CONCURRENCY = 8192, 16
 @click.pass_context
 def plan(
     ctx: click.Context,
+    /,
     form: str,
     verbose: bool,
     stack_file: Path | None,

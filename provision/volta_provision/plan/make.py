@@ -1,11 +1,13 @@
 """From the outcome of choosing to the report: verdict, reasons, cautions."""
 
+import shlex
 from collections.abc import Iterator, Sequence
 from importlib.metadata import version
 
 from volta_doctor.catalog import compat
 from volta_doctor.findings import Finding, Status
 from volta_doctor.preflight.model import told
+from volta_doctor.preflight.running import variables
 from volta_doctor.preflight.subject import Subject
 from volta_doctor.sizing.memory import usable
 from volta_doctor.words import few, one_line, several
@@ -15,6 +17,7 @@ from volta_provision.plan.choose import Chosen, lack, preference
 from volta_provision.plan.hosts import Host
 from volta_provision.plan.remedies import would_fit
 from volta_provision.plan.report import Asked, Caution, Choice, HostTold, Other, Plan, Verdict
+from volta_provision.stack import EMBEDDED
 
 _GIB = 2**30
 _SENTENCE = 600  # characters of one that holds names of a checkpoint
@@ -24,12 +27,9 @@ _WARNS = (Status.WARN, Status.UNKNOWN)
 
 def refused(task: Task, asked: Asked, fails: Sequence[Finding]) -> Plan:
     """Report on a checkpoint that cannot be served, whatever serves it."""
-    path = task.checkpoint.path
     ids = few(list(dict.fromkeys(finding.id for finding in fails)))
-    reason = (
-        f"{_name(task)} cannot be served as it is ({ids}): {fails[0].subject}:"
-        f" {fails[0].message} `volta-doctor model {path}` tells all."
-    )
+    reason = f"{ids} fail, and no engine gets past that; `volta-doctor model {_path(task)}`"
+    reason += " tells all and what to do"
     cautions = [_caution(finding) for finding in fails]
     return _plan(task, asked, "does not run", reason, cautions=cautions)
 
@@ -50,8 +50,8 @@ def made(task: Task, asked: Asked, chosen: Chosen, of_model: Sequence[Finding]) 
         task,
         asked,
         verdict,
-        _reason(task, chosen.first),
-        choice=_choice(first, chosen),
+        _reason(chosen.first),
+        choice=_choice(task, chosen),
         cautions=cautions,
         others=[_other(one, chosen) for one in chosen.others],
         would_fit=would_fit(first, task) if verdict == "does not run" else [],
@@ -94,23 +94,22 @@ def _verdict(first: Candidate, cautions: Sequence[Caution]) -> Verdict:
     return "could not tell" if first.untold else "does not run"
 
 
-def _reason(task: Task, first: Candidate) -> str:
-    wanted, title = first.wanted, first.engine.title
-    where = f"{several(first.tensor_parallel, 'GPU')}"
+def _reason(first: Candidate) -> str:
+    wanted, title, card = first.wanted, first.engine.title, first.seats.card.title
     what = f"{several(wanted.concurrency, 'request')} of {wanted.context} tokens at once"
-    if first.runs:
-        return f"{_name(task)} serves {what} on {first.tensor_parallel} x {first.seats.card.title}"
     if first.untold:
-        return f"whether {_name(task)} runs cannot be told: {first.untold}"
-    if not first.ends:
-        return (
-            f"{_name(task)} lacks {lack(first) / _GIB:.1f} GiB on a GPU with {title} on {where},"
-            f" which comes nearest, for {what}"
-        )
-    return f"no engine runs {_name(task)} on these GPUs; {title} comes nearest: {first.ends}"
+        return first.untold
+    if first.ends:
+        return f"no engine runs it on {card}; {title} ends with: {first.ends}"
+    where = f"{first.tensor_parallel} x {card}"
+    if first.runs:
+        return f"{what} on {where}"
+    lacks = f"lacks {lack(first) / _GIB:.1f} GiB"
+    return f"{title}, which comes nearest, {lacks} on a GPU of {where} for {what}"
 
 
-def _choice(first: Candidate, chosen: Chosen) -> Choice | None:
+def _choice(task: Task, chosen: Chosen) -> Choice | None:
+    first = chosen.first
     if first.memory is None:
         return None
     engine, found = first.engine, first.seats
@@ -121,12 +120,12 @@ def _choice(first: Candidate, chosen: Chosen) -> Choice | None:
         tensor_parallel_size=first.tensor_parallel,
         expert_parallel_size=first.expert_parallel,
         gpus={} if found.first_ones else {name: list(own) for name, own in found.indices.items()},
-        env=engine.env | _visible(first),
+        env=variables(task.checkpoint, engine) | _visible(first),
         command=engine.words(first.flags),
         memory=report.memory(first.memory, usable(found.cards)),
         max_context=first.memory.max_context,
         max_concurrency=first.memory.max_concurrency,
-        speed=report.paces(first.speed) if first.speed else None,
+        speed=report.paces(first.speed) if first.speed and first.runs else None,
         because=_because(first, chosen) if first.runs else "",
     )
 
@@ -176,10 +175,13 @@ def _behind(one: Candidate, first: Candidate) -> str:
         return f"runs on {on}, at a speed that nobody measured"
     pace = one.speed.decode_all
     figures = f"{pace.low:.0f}-{pace.high:.0f} tokens/s in all on {on}"
-    slower, gpus, *_ = preference(one, [first, one])
-    if not slower and gpus > first.tensor_parallel:
+    slower, gpus, *_, not_own, _ = preference(one, [first, one])
+    if slower:
+        return f"{figures}: slower"
+    if gpus > first.tensor_parallel:
         return f"{figures}: no faster, and it takes more GPUs"
-    return f"{figures}: {'slower' if slower else 'about as fast, and not our own engine'}"
+    own = not_own and first.engine.name == EMBEDDED
+    return f"{figures}: about as fast{', and not our own engine' if own else ''}"
 
 
 def _host(host: Host) -> HostTold:
@@ -217,5 +219,5 @@ def _lowered(asked: Asked) -> Caution:
     )
 
 
-def _name(task: Task) -> str:
-    return one_line(task.checkpoint.path.absolute().name, _SENTENCE)
+def _path(task: Task) -> str:
+    return shlex.quote(str(task.checkpoint.path))

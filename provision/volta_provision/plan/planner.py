@@ -56,16 +56,16 @@ def planned(
     subject = Subject(checkpoint, task.scales)
     findings = judge(subject, [model_checks()[check_id] for check_id in model_rows()])
     if fails := [f for f in findings if f.status is Status.FAIL and not f.folded_under]:
-        return Outcome(refused(task, Asked(**_asked(wanted)), fails), None)
+        return Outcome(refused(task, _asked(wanted), fails), None)
     chosen = choose(task, wanted, may_lower)
-    asked = Asked(**_asked(chosen.first.wanted), lowered=chosen.lowered)
+    asked = _asked(chosen.first.wanted, chosen.lowered)
     plan = made(task, asked, chosen, findings)
     model = name if name in read_models() else task.name
     return Outcome(plan, stack_of(chosen.first, model) if chosen.first.runs else None)
 
 
-def _asked(wanted: Wanted) -> dict[str, int]:
-    return {"context": wanted.context, "concurrency": wanted.concurrency}
+def _asked(wanted: Wanted, lowered: bool = False) -> Asked:
+    return Asked(context=wanted.context, concurrency=wanted.concurrency, lowered=lowered)
 
 
 def _within(task: Task, wanted: Wanted, may_lower: frozenset[str]) -> Wanted:

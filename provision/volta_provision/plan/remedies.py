@@ -4,11 +4,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from volta_doctor.catalog import compat
+from volta_doctor.catalog.engines import engines
 from volta_doctor.facts.model import Missing
+from volta_doctor.preflight.cards import of_flag
 from volta_doctor.preflight.subject import Cards
 from volta_doctor.sizing.memory import MemoryPlan, plan_of
 from volta_doctor.sizing.split import Split
-from volta_doctor.words import several
+from volta_doctor.words import few, several
 from volta_provision.plan.candidates import Candidate, Task, cache_of
 
 _SHORTEST = 256  # tokens; below that nothing can be asked
@@ -19,7 +21,16 @@ _GIB = 2**30
 
 def would_fit(one: Candidate, task: Task) -> list[str]:
     """Return what the engine could serve, each as a sentence with its numbers."""
-    return [*_less(one, task), *_more(one, task), *_fewer_bits(one, task)]
+    if one.ends:
+        return [f"the model in another format; on sm_70 run {_formats()}"]
+    found = [*_less(one, task), *_more(one, task), *_fewer_bits(one, task)]
+    return found or [f"not even 4 bits a weight on {_COUNTS[-1]} of the largest GPUs"]
+
+
+def _formats() -> str:
+    """Name the formats that some engine runs."""
+    rows = [row for engine in engines().values() for row in engine.formats if row.runs]
+    return few(list(dict.fromkeys(name for row in rows for name in row.formats)), 8)
 
 
 def _less(one: Candidate, task: Task) -> Iterator[str]:
@@ -43,15 +54,13 @@ def _less(one: Candidate, task: Task) -> Iterator[str]:
 def _more(one: Candidate, task: Task) -> Iterator[str]:
     """The fewest GPUs that suffice: of the same model, and of the one with twice the memory."""
     model = one.seats.cards.model
-    larger = model.replace("-16gb", "-32gb")
-    for name in dict.fromkeys((model, larger)):
-        card = compat().cards.get(name)
-        for count in _COUNTS if card else ():
+    for name in dict.fromkeys((model, _larger(model))):
+        for count in _COUNTS:
             if one.engine.shards == "none" and count > 1:
                 break
             if name == model and count <= task.most:
                 continue
-            cards = Cards(name, (card.memory,) * count, (0,) * count, "--gpu")
+            cards = of_flag(name, count)
             if (plan := _plan(one, task, cards, count)) and plan.fits:
                 yield f"--gpu {name} --count {count}"
                 break
@@ -71,7 +80,7 @@ def _plan(
             Split(count, experts, engine.shards == "layer"),
             context=wanted.context,
             concurrency=wanted.concurrency,
-            utilization=wanted.gpu_memory_utilization,
+            utilization=one.flags.gpu_memory_utilization,
             kv_cache=kv_cache or (own.name if own else ""),
             eager=wanted.enforce_eager,
         )
@@ -80,18 +89,27 @@ def _plan(
 
 
 def _fewer_bits(one: Candidate, task: Task) -> Iterator[str]:
-    """A checkpoint in 4 bits, where this one has clearly more of them."""
-    weights, memory = task.weights, one.memory
-    if memory is None or not weights.parameters:
-        return
-    bits = weights.bytes * 8 / weights.parameters
+    """A checkpoint in 4 bits, where this one has clearly more: on these GPUs, or on the most."""
+    weights = task.weights
+    bits = weights.bytes * 8 / weights.parameters if weights.parameters else 0
     if bits < 2 * _FOUR_BITS - 1:
         return
-    share = _FOUR_BITS / bits
-    smaller = [replace(part, weights=int(part.weights * share)) for part in memory.gpus]
-    if all(part.total <= limit for part, limit in zip(smaller, memory.budget, strict=True)):
-        now, then = memory.gpus[0].weights / _GIB, smaller[0].weights / _GIB
-        yield (
-            f"a checkpoint in 4 bits ({_FOUR_BITS:g} with scales): {then:.1f} GiB of weights a GPU,"
-            f" not {now:.1f} ({bits:.1f} bits)"
-        )
+    most = of_flag(_larger(one.seats.cards.model), _COUNTS[-1])
+    for cards, count in ((one.seats.cards, one.tensor_parallel), (most, _COUNTS[-1])):
+        plan = _plan(one, task, cards, count)
+        if plan is None:
+            return
+        smaller = [replace(p, weights=int(p.weights * _FOUR_BITS / bits)) for p in plan.gpus]
+        if all(part.total <= limit for part, limit in zip(smaller, plan.budget, strict=True)):
+            now, then = (max(p.weights for p in parts) / _GIB for parts in (plan.gpus, smaller))
+            yield (
+                f"a checkpoint in 4 bits ({_FOUR_BITS:g} with scales) on {count} x {cards.model}:"
+                f" {then:.1f} GiB of weights on the fullest GPU, not {now:.1f} ({bits:.1f} bits)"
+            )
+            return
+
+
+def _larger(model: str) -> str:
+    """Return the model with twice the memory, the same where there is none."""
+    name = model.replace("-16gb", "-32gb")
+    return name if name in compat().cards else model

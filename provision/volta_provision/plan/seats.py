@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import combinations
 
 from volta_doctor.catalog.compatibility import Card
@@ -65,12 +66,13 @@ def seats(hosts: Sequence[Host], count: int) -> Seats | None:
     )
 
 
+@lru_cache  # every engine is held against every number of GPUs
 def best(host: Host, count: int) -> tuple[Gpu, ...]:
     """Choose GPUs of one host: with the most free memory, then joined by NVLink, then the first."""
-    fullest_last = sorted(host.gpus, key=lambda gpu: (-gpu.free, gpu.index))[:_SEARCHED]
+    emptiest_first = sorted(host.gpus, key=lambda gpu: (-gpu.free, gpu.index))[:_SEARCHED]
 
-    def worth(gpus: Sequence[Gpu]) -> tuple[int, bool, list[int]]:
+    def worth(gpus: tuple[Gpu, ...]) -> tuple[int, bool, list[int]]:
         least = min(gpu.free for gpu in gpus)
         return -round(least / _ALIKE), not host.is_linked(gpus), sorted(g.index for g in gpus)
 
-    return tuple(min(combinations(fullest_last, count), key=worth))
+    return min(combinations(emptiest_first, count), key=worth)

@@ -1,6 +1,7 @@
 """The plan for a reader at a terminal: one screen, plain ASCII, the verdict first."""
 
 import shlex
+import textwrap
 from collections.abc import Iterator
 from typing import NamedTuple, TextIO
 
@@ -8,11 +9,12 @@ from rich.text import Text
 
 from volta_doctor.preflight.model import Model
 from volta_doctor.report import wrap
-from volta_doctor.words import several
-from volta_provision.plan.report import Choice, Memory, Pace, Paces, Plan
+from volta_doctor.words import few, several
+from volta_provision.plan.report import Choice, HostTold, Memory, Pace, Paces, Plan
 
 _GIB = 2**30
 _VERDICT_STYLES = ("bold green", "bold yellow", "bold red", "bold magenta")  # by exit code
+_FEW = 3  # warnings that a short page shows
 _LABEL = 9  # columns before what a line tells
 
 # What a GPU holds, in the order of the bar: field, its letter there, its name, its colour.
@@ -41,26 +43,38 @@ class _Page(NamedTuple):
 
     def lines(self, plan: Plan) -> Iterator[Text]:
         """Tell all of it, the verdict first."""
-        for line in wrap.prose(f"{plan.verdict}: {plan.reason}", self.width):
+        for line in wrap.prose(f"{plan.model.name}: {_verdict(plan)}: {plan.reason}", self.width):
             line.stylize(_VERDICT_STYLES[plan.exit_code])
             yield line
         yield from self.told("model", _model(plan.model))
-        for host in plan.hosts:
-            kinds = [f"{host.gpus.count(kind)} x {kind}" for kind in dict.fromkeys(host.gpus)]
-            notes = "".join(f"; {note}" for note in host.notes)
-            yield from self.told("host", f"{host.name or host.told_by}: {', '.join(kinds)}{notes}")
+        yield from self.hosts(plan.hosts)
         if plan.choice:
             yield from self.choice(plan, plan.choice)
-        for caution in plan.cautions:
+        shown = plan.cautions if self.verbose else plan.cautions[:_FEW]
+        for caution in shown:
             fix = f" Fix: {caution.fix}" if caution.fix and self.verbose else ""
-            yield from self.told("warning", f"{caution.id}: {caution.message}{fix}", "yellow")
+            yield from self.short("warning", f"{caution.id}: {caution.message}{fix}", "yellow")
+        if more := len(plan.cautions) - len(shown):
+            yield from self.told("", f"and {several(more, 'more warning')} (-v)")
         for fit in plan.would_fit:
             yield from self.told("fits", fit, "green")
         for other in plan.others:
             label = "behind" if other.runs else "not"
-            yield from self.told(label, f"{other.title} {other.version}: {other.says}")
+            yield from self.short(label, f"{other.title} {other.version}: {other.says}")
         for note in plan.notes if self.verbose else ():
             yield from self.told("note", note)
+
+    def hosts(self, hosts: list[HostTold]) -> Iterator[Text]:
+        """Tell the hosts, those that are alike together."""
+        alike: dict[tuple[str, str], list[str]] = {}
+        for host in hosts:
+            kinds = [f"{host.gpus.count(kind)} x {kind}" for kind in dict.fromkeys(host.gpus)]
+            told = ", ".join(kinds), "; ".join(host.notes)
+            alike.setdefault(told, []).append(host.name or host.told_by)
+        for (gpus, notes), names in alike.items():
+            yield from self.told("host", f"{few(names)}: {gpus}{notes and f'; {notes}'}")
+        if len(alike) > 1:
+            yield from self.told("", "These differ: planned for the least that each of them has.")
 
     def choice(self, plan: Plan, choice: Choice) -> Iterator[Text]:
         """Tell the engine, the command, the memory and the speed."""
@@ -77,46 +91,54 @@ class _Page(NamedTuple):
             words = [f"{key}={shlex.quote(value)}" for key, value in choice.env.items()]
             words += [shlex.quote(word) for word in choice.command]
             yield from wrap.command(words, self.width, f"{'start':<{_LABEL - 1}}", " " * _LABEL)
-        for count, memory in _alike(choice.memory):
-            yield from self.memory(count, memory)
+        yield from self.memory(choice.memory)
         if choice.speed:
             yield from self.speed(choice.speed, plan.asked.concurrency)
         if runs:
-            yield from self.told(
-                "limits",
-                f"{plan.asked.concurrency} requests up to {choice.max_context} tokens each, or"
-                f" {choice.max_concurrency} of {plan.asked.context}",
-            )
+            longest = f"{several(plan.asked.concurrency, 'request')} of {choice.max_context} tokens"
+            most = f"{several(choice.max_concurrency, 'request')} of {plan.asked.context}"
+            yield from self.told("at most", f"{longest}, or {most}")
 
-    def memory(self, count: int, memory: Memory) -> Iterator[Text]:
-        """Draw what a GPU holds, and give the figures."""
-        label = f"{count} GPUs" if count > 1 else "GPU"
-        held = memory.total - memory.free
-        figures = f" {_gib(held)} of {_gib(memory.total)}"
-        room = self.width - _LABEL - len(figures) - 2
-        yield _bar(memory, max(room, 10), f"{label:<{_LABEL}}", figures)
+    def memory(self, memories: list[Memory]) -> Iterator[Text]:
+        """Draw what the fullest GPU holds, give the figures, and tell how full the others are."""
+        fullest = min(memories, key=lambda one: one.free)
+        same = memories.count(fullest)
+        held = f" {_gib(fullest.total - fullest.free)} of {_gib(fullest.total)}"
+        label = f"{same} GPUs" if same > 1 else "GPU"
+        room = self.width - _LABEL - len(held) - 2
+        yield _bar(fullest, max(room, 10), f"{label:<{_LABEL}}", held)
         parts = [
-            f"{letter} {name} {_gib(getattr(memory, field))}"
+            f"{letter} {name} {_gib(getattr(fullest, field))}"
             for field, letter, name, _ in _PARTS
-            if getattr(memory, field)
+            if getattr(fullest, field)
         ]
-        last = f"free {_gib(memory.free)}" if memory.free >= 0 else f"lacks {_gib(-memory.free)}"
-        if memory.budget < memory.total:
-            last += f"; the engine may take {_gib(memory.budget)}"
-        yield from self.told("", f"{', '.join(parts)}, {last}")
+        lacks = fullest.total - fullest.free - fullest.budget
+        limit = f" (may take {_gib(fullest.budget)})" if fullest.budget < fullest.total else ""
+        parts.append(f"lacks {_gib(lacks)}" if lacks > 0 else f"free {_gib(fullest.free)}")
+        yield from self.told("", f"{', '.join(parts)}{limit}")
+        if rest := [one.total - one.free for one in memories if one != fullest]:
+            least, most = _gib(min(rest)), _gib(max(rest))
+            yield from self.told("", f"{several(len(rest), 'other GPU')}: {least} to {most}")
 
     def speed(self, speed: Paces, concurrency: int) -> Iterator[Text]:
         """Give the ranges, and what they come from."""
+        decode = f"decode {_pace(speed.decode)} alone"
+        if concurrency > 1:
+            each, together = _pace(speed.decode_each), _pace(speed.decode_all)
+            decode += f", {each} each and {together} in all at {concurrency}"
         yield from self.told(
-            "tokens/s",
-            f"decode {_pace(speed.decode)} alone, {_pace(speed.decode_each)} each and"
-            f" {_pace(speed.decode_all)} in all at {concurrency}; prefill {_pace(speed.prefill)};"
-            f" bound by {speed.bound}",
+            "tokens/s", f"{decode}; prefill {_pace(speed.prefill)}; bound by {speed.bound}"
         )
         for line in speed.explained if self.verbose else ():
             yield from self.told("", line)
         for source in speed.sources if self.verbose else ():
             yield from self.told("", f"source: {source}")
+
+    def short(self, label: str, text: str, style: str = "bold") -> Iterator[Text]:
+        """Tell what fits on two lines of a text, all of it where verbose."""
+        most = 2 * (self.width - _LABEL) - _LABEL
+        text = text if self.verbose else textwrap.shorten(text, most, placeholder=" ...")
+        return self.told(label, text, style)
 
     def told(self, label: str, text: str, style: str = "bold") -> Iterator[Text]:
         """Wrap a text behind its label, its further lines below it."""
@@ -126,16 +148,16 @@ class _Page(NamedTuple):
             yield line
 
 
+def _verdict(plan: Plan) -> str:
+    warnings = several(len(plan.cautions), "warning")
+    return f"runs, but with {warnings}" if plan.verdict == "runs, but" else plan.verdict
+
+
 def _model(model: Model) -> str:
     formats = ", ".join(f"{share.modules} {share.format}" for share in model.formats)
     size = f"{model.parameters / 1e9:.3g} billion weights" if model.parameters else ""
     held = f"{_gib(model.bytes)} on disk" if model.bytes else "no weights here, only their index"
     return "; ".join(filter(None, [model.architecture, size, held, formats]))
-
-
-def _alike(memories: list[Memory]) -> list[tuple[int, Memory]]:
-    """GPUs that hold the same are told once."""
-    return [(memories.count(memory), memory) for memory in dict.fromkeys(memories)]
 
 
 def _bar(memory: Memory, width: int, label: str, figures: str) -> Text:
