@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from volta_doctor.catalog import Row, compat
+from volta_doctor.catalog.engines import Memory, engines
 from volta_doctor.checks.registry import check
 from volta_doctor.checks.servers import per_server, ranks, tensor_parallel
 from volta_doctor.checks.units import gib
@@ -19,29 +20,6 @@ _ALWAYS, _WITH_GRAPHS = 1 * _GIB, 3 * _GIB
 _HIGH = 0.95  # of the memory: less than 5 % is left for fragments and for CUDA's own context
 
 _HALF_BYTES, _FLOAT_BYTES, _BYTE = 2, 4, 1
-
-
-class Engine(NamedTuple):
-    """How an engine takes memory.
-
-    `utilization` is its default share of a GPU's memory, None where it works one out. `graphs`
-    says whether it captures CUDA graphs. `sequences` is how many contexts of full length it
-    reserves from the start where --max-num-seqs is not given; None for an engine that can do
-    with one.
-    """
-
-    utilization: float | None
-    graphs: bool = True
-    sequences: int | None = None
-
-
-# vllm: CacheConfig.gpu_memory_utilization; embedded: volta-serve serve --help.
-_ENGINES = {
-    "embedded": Engine(1.0, graphs=False, sequences=4),
-    "vllm": Engine(0.9),
-    "1cat-vllm": Engine(0.9),
-    "sglang": Engine(None),
-}
 
 
 class Need(NamedTuple):
@@ -65,7 +43,7 @@ class Need(NamedTuple):
         return int((room - self.sliding * self.window) // self.full) if self.full else 0
 
 
-def need_of(server: Server, model: CheckpointFacts, engine: Engine) -> Need:
+def need_of(server: Server, model: CheckpointFacts, engine: Memory) -> Need:
     """Work out what one GPU must hold. Raises Missing naming what the model does not tell."""
     flags = server.flags
     stages = flags.pipeline_parallel_size or 1
@@ -130,9 +108,10 @@ def mem_fit(facts: Facts, row: Row) -> Finding | Iterable[Finding]:
 
 
 def _judge(facts: Facts, row: Row, server: Server, model: CheckpointFacts | None) -> Finding:
-    engine, flags, name = _ENGINES.get(server.engine), server.flags, server.name
-    share = flags.gpu_memory_utilization or (engine.utilization if engine else None)
-    if engine is None or share is None:
+    known, flags, name = engines().get(server.engine), server.flags, server.name
+    engine = known.memory if known else engines()["vllm"].memory  # sglang takes it alike
+    share = flags.gpu_memory_utilization or (engine.utilization if known else None)
+    if share is None:
         text = f"{server.engine} divides the GPUs' memory by itself."
         return row.skip(text, subject=name)
     if model is None or server.flags_problem:

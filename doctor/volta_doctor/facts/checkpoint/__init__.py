@@ -8,13 +8,11 @@ import msgspec
 
 from volta_doctor.facts import serve
 from volta_doctor.facts.checkpoint import gguf
+from volta_doctor.facts.checkpoint.shape import of_config as shape_of
 from volta_doctor.facts.serve import Server
 from volta_doctor.probe import CannotLook, Probe
 
-# What layers keep of the past, by the names in config.json's layer_types (transformers,
-# ALLOWED_LAYER_TYPES). A state-space, convolution or linear-attention layer keeps no KV cache.
-_FULL = ("full_attention", "attention")
-_SLIDING = ("sliding_attention", "chunked_attention")
+__all__ = ["CheckpointFacts", "CheckpointsFacts", "collect", "shape_of"]
 
 
 class CheckpointFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -100,69 +98,6 @@ def safetensors_bytes(probe: Probe, path: str) -> int:
     if header.faults:
         raise CannotLook(f"{path}: {header.faults[0].message}")
     return sum(info.bytes for info in header.tensors.values())
-
-
-def shape_of(config: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of CheckpointFacts that a config.json gives."""
-    inner = config.get("text_config")
-    text: dict[str, Any] = config | inner if isinstance(inner, dict) else config
-    found: dict[str, Any] = {
-        name: text[name]
-        for name in (
-            "num_hidden_layers",
-            "num_attention_heads",
-            "num_key_value_heads",
-            "head_dim",
-            "hidden_size",
-            "max_position_embeddings",
-            "kv_lora_rank",
-            "qk_rope_head_dim",
-        )
-        if isinstance(text.get(name), int)
-    }
-    quantization = text.get("quantization_config")
-    words = {
-        "model_type": text.get("model_type"),
-        "torch_dtype": text.get("torch_dtype") or text.get("dtype"),
-        "quant_method": quantization.get("quant_method")
-        if isinstance(quantization, dict)
-        else None,
-    }
-    found |= {name: word for name, word in words.items() if isinstance(word, str)}
-    if heads := found.get("num_attention_heads"):
-        found.setdefault("num_key_value_heads", heads)
-        if "hidden_size" in found:
-            found.setdefault("head_dim", found["hidden_size"] // heads)
-    return found | kept_layers(text)
-
-
-def kept_layers(text: dict[str, Any]) -> dict[str, int]:
-    """Return how many layers keep all keys and values, or those of a window.
-
-    Hybrid models name their layers in one of four ways: a list, every n-th layer with full
-    attention (Qwen3-Next), every n-th without a window (Gemma 3), or a pattern with * for
-    attention (Nemotron-H).
-    """
-    layers = text.get("num_hidden_layers")
-    if not isinstance(layers, int):
-        return {}
-    types, pattern = text.get("layer_types"), text.get("hybrid_override_pattern")
-    window = text.get("sliding_window") if text.get("use_sliding_window") is not False else None
-    window = window if isinstance(window, int) else None
-    full, sliding = (0, layers) if window else (layers, 0)
-    every, unwindowed = text.get("full_attention_interval"), text.get("sliding_window_pattern")
-    if isinstance(types, list):
-        full = sum(kind in _FULL for kind in types)
-        sliding = sum(kind in _SLIDING for kind in types)
-    elif isinstance(pattern, str):
-        full, sliding = pattern.count("*"), 0
-    elif isinstance(every, int) and every > 0:
-        full, sliding = layers // every, 0
-    elif window and isinstance(unwindowed, int) and unwindowed > 0:
-        full, sliding = layers // unwindowed, layers - layers // unwindowed
-    window = window or text.get("attention_chunk_size")
-    found = {"full_layers": full, "sliding_layers": sliding}
-    return found | ({"sliding_window": window} if isinstance(window, int) else {})
 
 
 def read_directory(probe: Probe, path: str) -> dict[str, Any]:

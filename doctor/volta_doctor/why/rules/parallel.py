@@ -7,11 +7,17 @@ from typing import Any
 from volta_doctor.catalog import Row
 from volta_doctor.findings import Evidence, Finding
 from volta_doctor.logs.parts import Config
+from volta_doctor.sizing.parallel import KV_HEADS, uneven_groups, uneven_heads
 from volta_doctor.why.case import Case
 from volta_doctor.why.model import group_sizes, quantization, tensor_parallel, text_config
 from volta_doctor.why.rules import rule
 
-_HEADS = ("num_attention_heads", "linear_num_key_heads", "linear_num_value_heads")
+_HEADS = (
+    "num_attention_heads",
+    "linear_num_key_heads",
+    "linear_num_value_heads",
+    KV_HEADS,
+)
 _TP_LINE = re.compile(r"tensor.parallel.size|(?:^|\s)--?tp(?:-size)?[ =]\d", re.IGNORECASE)
 
 
@@ -39,18 +45,9 @@ def _places(case: Case, config: Config, name: str) -> list[Evidence]:
 def heads(case: Case, row: Row) -> Iterator[Finding]:
     """Attention is split by whole heads; of KV heads a rank may also hold a copy."""
     for config, fields, ranks in _models(case):
-        for name in _HEADS:
-            count = _number(fields, name)
-            if count and count % ranks:
-                text = f"{name} {count} is no multiple of tensor-parallel size {ranks}."
-                yield row.fail(text, *_places(case, config, name))
-        name = "num_key_value_heads"
-        count = _number(fields, name)
-        if count and count % ranks and ranks % count:
-            text = (
-                f"{name} {count} neither divides tensor-parallel size {ranks} nor is divided by it."
-            )
-            yield row.fail(text, *_places(case, config, name))
+        counts = {name: count for name in _HEADS if (count := _number(fields, name))}
+        for uneven in uneven_heads(counts, ranks):
+            yield row.fail(uneven.text, *_places(case, config, uneven.subject))
 
 
 @rule("tp-divides-groups")
@@ -58,19 +55,9 @@ def groups(case: Case, row: Row) -> Iterator[Finding]:
     """The inputs of a row-parallel layer are split, and a rank must hold whole groups."""
     for config, fields, ranks in _models(case):
         sizes = group_sizes(quantization(config))
-        if not sizes:
-            continue
-        group = max(sizes)
-        for name, size in _row_parallel(case, fields):
-            if size % ranks or size // ranks % group:
-                count = (
-                    f"{size // group} groups" if size % group == 0 else f"{size / group:g} groups"
-                )
-                text = (
-                    f"{name} {size} / tensor-parallel size {ranks} = {size / ranks:g} is no"
-                    f" multiple of group size {group}: {count} do not divide by {ranks}."
-                )
-                yield row.fail(text, *_places(case, config, name.split(" ")[0]))
+        for name, size in _row_parallel(case, fields) if sizes else ():
+            if uneven := uneven_groups(name, size, max(sizes), ranks):
+                yield row.fail(uneven.text, *_places(case, config, name.split(" ")[0]))
 
 
 def _row_parallel(case: Case, fields: dict[str, Any]) -> Iterator[tuple[str, int]]:
