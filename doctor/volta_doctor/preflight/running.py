@@ -10,6 +10,7 @@ from volta_doctor.findings import HOST, Evidence
 from volta_doctor.sizing.split import role_of
 from volta_doctor.words import several
 from volta_runtime.checkpoint import Checkpoint
+from volta_runtime.checkpoint.formats import BY_NAME
 from volta_runtime.checkpoint.module import Module
 
 
@@ -83,7 +84,8 @@ def _architecture(checkpoint: Checkpoint, engine: Engine) -> Iterator[Obstacle]:
 @lru_cache(maxsize=1)  # of tens of thousands of modules, asked for of every engine
 def _kinds(checkpoint: Checkpoint) -> dict[_Kind, list[Module]]:
     kinds: dict[_Kind, list[Module]] = {}
-    for module in checkpoint.modules.values():
+    index_alone = checkpoint.contents.kind == "index"
+    for module in _promised(checkpoint) if index_alone else checkpoint.modules.values():
         if module.format is None:  # a fault of its own
             continue
         promised = module.scheme
@@ -96,6 +98,16 @@ def _kinds(checkpoint: Checkpoint) -> dict[_Kind, list[Module]]:
         )
         kinds.setdefault(kind, []).append(module)
     return kinds
+
+
+def _promised(checkpoint: Checkpoint) -> Iterator[Module]:
+    """Yield what names and config alone let expect: an index has no headers that tell more."""
+    for name in dict.fromkeys(tensor.rpartition(".")[0] for tensor in checkpoint.contents.index):
+        last = name.rpartition(".")[2]
+        class_name = "Norm" if "norm" in last else "Embedding" if "embed" in last else "Linear"
+        scheme = checkpoint.quantization.scheme_of(name, class_name)
+        row = BY_NAME.get(scheme.format) if scheme else BY_NAME["dense"]
+        yield Module(name, row, (), None, {}, scheme)
 
 
 def _support(engine: Engine, kind: _Kind) -> Support | None:

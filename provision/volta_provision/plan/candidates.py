@@ -73,8 +73,8 @@ class Candidate:
     """An engine on GPUs.
 
     ends: the sentence that it ends with, empty where it runs or merely lacks memory. untold: why
-    that cannot be told, empty where it can. memory, speed: None where it ends before, or where
-    nothing tells them.
+    that cannot be told, empty where it can. memory, speed: None where it ends before; `no_speed`
+    says why it runs at a speed that is not known.
     """
 
     engine: Engine
@@ -86,6 +86,7 @@ class Candidate:
     findings: Sequence[Finding] = ()
     memory: MemoryPlan | None = None
     speed: Speed | None = None
+    no_speed: str = ""
     ends: str = ""
     untold: str = ""
 
@@ -207,7 +208,7 @@ def _sized(judged: Candidate, task: Task) -> Candidate:
                 break
     except Missing as reason:
         return replace(judged, untold=str(reason))
-    return replace(judged, speed=_speed(judged, task, cache.name))
+    return _paced(judged, task, cache.name)
 
 
 def _shares(judged: Candidate) -> list[float | None]:
@@ -226,9 +227,10 @@ def _shares(judged: Candidate) -> list[float | None]:
     return shares + [share for share in (min(_HIGHEST, left),) if share > own]
 
 
-def _speed(judged: Candidate, task: Task, kv_cache: str) -> Speed | None:
+def _paced(judged: Candidate, task: Task, kv_cache: str) -> Candidate:
+    """Add the speed; where nothing tells it, it runs all the same."""
     try:
-        return speed(
+        found = speed(
             task.checkpoint,
             judged.engine,
             judged.seats.card,
@@ -240,5 +242,6 @@ def _speed(judged: Candidate, task: Task, kv_cache: str) -> Speed | None:
             kv_cache=kv_cache,
             eager=judged.wanted.enforce_eager,
         )
-    except Missing:  # it runs all the same
-        return None
+    except Missing as reason:
+        return replace(judged, no_speed=str(reason))
+    return replace(judged, speed=found)

@@ -22,7 +22,6 @@ from volta_provision.stack import EMBEDDED
 _GIB = 2**30
 _SENTENCE = 600  # characters of one that holds names of a checkpoint
 _NEIGHBOUR = 1 << 30  # bytes; a driver and a display take less of a GPU
-_WARNS = (Status.WARN, Status.UNKNOWN)
 
 
 def refused(task: Task, asked: Asked, fails: Sequence[Finding]) -> Plan:
@@ -38,7 +37,8 @@ def made(task: Task, asked: Asked, chosen: Chosen, of_model: Sequence[Finding]) 
     """Report on the choice; `of_model` are the findings on the checkpoint for itself."""
     first = chosen.first
     findings = [*of_model, *first.findings] if first.runs else []
-    cautions = [_caution(finding) for finding in findings if finding.status in _WARNS]
+    cautions = [_caution(finding) for finding in findings if finding.status is Status.WARN]
+    cautions += _untold(task, findings)
     if first.runs:
         cautions += _neighbours(first)
     if asked.lowered:
@@ -126,6 +126,7 @@ def _choice(task: Task, chosen: Chosen) -> Choice | None:
         max_context=first.memory.max_context,
         max_concurrency=first.memory.max_concurrency,
         speed=report.paces(first.speed) if first.speed and first.runs else None,
+        no_speed=first.no_speed if first.runs else "",
         because=_because(first, chosen) if first.runs else "",
     )
 
@@ -145,6 +146,8 @@ def _because(first: Candidate, chosen: Chosen) -> str:
     running = [one for one in chosen.others if one.runs]
     if not running:
         return "no other engine runs it"
+    if not first.speed:
+        return "no speed is known, so with the fewest GPUs"
     fastest = max([first, *running], key=lambda one: one.pace)
     if fastest is first:
         return "the fastest of those that run it"
@@ -172,7 +175,7 @@ def _other(one: Candidate, chosen: Chosen) -> Other:
 def _behind(one: Candidate, first: Candidate) -> str:
     on = several(one.tensor_parallel, "GPU")
     if not one.speed:
-        return f"runs on {on}, at a speed that nobody measured"
+        return f"runs on {on}: {one.no_speed}"
     pace = one.speed.decode_all
     figures = f"{pace.low:.0f}-{pace.high:.0f} tokens/s in all on {on}"
     slower, gpus, *_, not_own, _ = preference(one, [first, one])
@@ -196,6 +199,17 @@ def _caution(finding: Finding) -> Caution:
         message=one_line(f"{where}{finding.message}", _SENTENCE),
         fix=finding.remedy.fix,
     )
+
+
+def _untold(task: Task, findings: Sequence[Finding]) -> Iterator[Caution]:
+    """What could not be looked at, as one: without shards that is nearly all."""
+    ids = list(dict.fromkeys(f.id for f in findings if f.status is Status.UNKNOWN))
+    if not ids:
+        return
+    message = f"{several(len(ids), 'check')} could not tell: {few(ids)}"
+    if task.checkpoint.contents.kind == "index":
+        message = f"planned from the index's names and total size, without the weights; {message}"
+    yield Caution(id="not-seen", message=message, fix=f"volta-doctor model {_path(task)} tells why")
 
 
 def _neighbours(first: Candidate) -> Iterator[Caution]:

@@ -68,7 +68,7 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
     `gpus` are the indices that it gets by the host's name, where these are not its first ones.
     `memory` is by GPU, that with the least free first where a host's neighbours differ.
     `max_context` is the longest context at the concurrency, `max_concurrency` the most requests of
-    the context. `because` says why this one. `speed` is null where nothing was measured.
+    the context. `because` says why this one, and `no_speed` why there is no speed, if so.
     """
 
     engine: str
@@ -83,6 +83,7 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
     max_context: int
     max_concurrency: int
     speed: Paces | None
+    no_speed: str
     because: str
 
 

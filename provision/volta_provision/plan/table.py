@@ -94,6 +94,8 @@ class _Page(NamedTuple):
         yield from self.memory(choice.memory)
         if choice.speed:
             yield from self.speed(choice.speed, plan.asked.concurrency)
+        if choice.no_speed:
+            yield from self.told("tokens/s", f"not known: {choice.no_speed}")
         if runs:
             longest = f"{several(plan.asked.concurrency, 'request')} of {choice.max_context} tokens"
             most = f"{several(choice.max_concurrency, 'request')} of {plan.asked.context}"
