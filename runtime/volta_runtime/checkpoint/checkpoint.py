@@ -1,7 +1,7 @@
 """A checkpoint as a map from module to weight format, read from headers alone."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from volta_runtime.checkpoint.modules import module_map
 from volta_runtime.checkpoint.quantization import Quantization, read_quantization
 from volta_runtime.checkpoint.sums import Progress, check_sums
 from volta_runtime.checkpoint.tensors import TensorInfo
+from volta_runtime.checkpoint.tokenizer import Tokenizer, read_tokenizer
 
 _INSTEAD: Mapping[Kind, str] = {
     "gguf": "its weights are in GGUF; `volta-serve convert` makes a checkpoint of such a file",
@@ -28,7 +29,7 @@ class Checkpoint:
     """All that the headers and configs of a checkpoint tell; one is equal to itself alone.
 
     path: the directory, or the GGUF file. config: config.json, empty where there is none. modules:
-    by name. faults: all that is wrong, the files' own first.
+    by name. faults: all that is wrong, the files' own first. tokenizer: what a prompt becomes.
     """
 
     path: Path
@@ -38,6 +39,7 @@ class Checkpoint:
     modules: Mapping[str, Module]
     architecture: Architecture
     faults: tuple[Fault, ...]
+    tokenizer: Tokenizer = field(default_factory=Tokenizer)
 
     @property
     def tensors(self) -> Mapping[str, TensorInfo]:
@@ -53,14 +55,17 @@ def inspect(path: Path) -> Checkpoint:
     contents = read_contents(path)
     quantization = read_quantization(contents)
     modules, faults = module_map(contents, quantization)
+    architecture = read_architecture(contents)
+    tokenizer, tokenizer_faults = read_tokenizer(contents, architecture.vocab_size)
     return Checkpoint(
         path,
         contents,
         contents.configs.get(CONFIG, {}),
         quantization,
         modules,
-        read_architecture(contents),
-        (*contents.faults, *quantization.faults, *faults),
+        architecture,
+        (*contents.faults, *quantization.faults, *faults, *tokenizer_faults),
+        tokenizer,
     )
 
 

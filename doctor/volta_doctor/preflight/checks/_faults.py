@@ -1,6 +1,7 @@
 """What the reader of checkpoints found wrong, as findings."""
 
 from volta_doctor.catalog import Row
+from volta_doctor.facts.model import Missing
 from volta_doctor.findings import HOST, Evidence, Finding
 from volta_doctor.preflight.subject import Subject
 from volta_doctor.words import several
@@ -8,7 +9,10 @@ from volta_runtime.checkpoint.faults import Fault
 
 
 def findings(subject: Subject, row: Row, looked: str = "") -> list[Finding]:
-    """Return a finding for each fault of a row's id; ok, with what was looked at, without any."""
+    """Return a finding for each fault of a row's id; ok, with what was looked at, without any.
+
+    Raises Missing where it is not said what was looked at, and no header could be.
+    """
     return faults(subject, row) or [row.ok(f"{looked or seen(subject)}.")]
 
 
@@ -18,8 +22,10 @@ def faults(subject: Subject, row: Row) -> list[Finding]:
 
 
 def seen(subject: Subject) -> str:
-    """Say what there was to look at."""
+    """Say which headers there were to look at. Raises Missing where none could be read."""
     tensors = subject.checkpoint.contents.tensors
+    if not tensors:
+        raise Missing("No header of a file with weights could be read.")
     files = {info.file for info in tensors.values()}
     return f"{several(len(tensors), 'tensor')} in {several(len(files), 'file')}"
 

@@ -1,0 +1,90 @@
+"""The chat template: where it stands, and whether its Jinja is sound. It is parsed, never run."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from volta_runtime.checkpoint.contents import Contents
+from volta_runtime.checkpoint.faults import Fault
+from volta_runtime.checkpoint.files import opened
+
+_CHECK = "chat-template"
+_FILE = "chat_template.jinja"
+_CONFIGS = ("tokenizer_config.json", "chat_template.json")
+_KEY = "chat_template"
+_GGUF_KEY = "tokenizer.chat_template"
+_BYTES = 1 << 20  # the longest known has some 25,000
+
+
+@dataclass(frozen=True)
+class Template:
+    """The text of a chat template, and the file that it stands in."""
+
+    text: str
+    file: Path
+
+
+def read_template(contents: Contents) -> tuple[Template | None, Fault | None]:
+    """The template that engines take, in the order in which transformers looks for it.
+
+    Without one that is sound, the fault why; none where the model is not downloaded yet.
+    """
+    try:
+        held, file = _find(contents)
+    except OSError as error:
+        words = f"cannot be read: {error.strerror}"
+        return None, Fault(_CHECK, words, contents.path / _FILE)
+    if held is None:
+        if contents.kind == "index":
+            return None, None
+        words = "there is no chat template: /v1/chat/completions refuses every request"
+        return None, Fault(_CHECK, words, file, expected=_FILE, level="warn")
+    if isinstance(held, list):  # several, by name
+        named = {entry.get("name"): entry.get("template") for entry in held if type(entry) is dict}
+        held = named.get("default", next(iter(named.values()), held))
+    if not isinstance(held, str):
+        words = f"{_KEY} is no text and no list of named ones"
+        return None, Fault(_CHECK, words, file, "", "a text", type(held).__name__)
+    if problem := _problem(held):
+        return None, Fault(_CHECK, problem, file, expected="a template of Jinja")
+    return Template(held, file), None
+
+
+def _find(contents: Contents) -> tuple[Any, Path]:
+    """Whatever stands in the place of a template, and where. Raises OSError."""
+    if contents.kind == "gguf":
+        return contents.metadata.get(_GGUF_KEY), contents.path
+    if any(file.name == _FILE for file in contents.files):
+        with opened(contents.path / _FILE) as (stream, _):
+            return stream.read(_BYTES + 1).decode(errors="replace"), contents.path / _FILE
+    for name in _CONFIGS:
+        if held := contents.configs.get(name, {}).get(_KEY):
+            return held, contents.path / name
+    return None, contents.path
+
+
+def _problem(text: str) -> str:
+    """What is wrong with a template's syntax; empty where nothing is."""
+    if len(text) > _BYTES:
+        return f"the chat template has more than {_BYTES:,} characters"
+    import jinja2
+    from jinja2 import nodes
+    from jinja2.ext import Extension, loopcontrols
+    from jinja2.parser import Parser
+
+    class Generation(Extension):
+        """Marks what the model wrote; transformers has it for training (chat_template_utils.py)."""
+
+        tags = {"generation"}  # noqa: RUF012 - as the class above has it
+
+        def parse(self, parser: Parser) -> list[nodes.Node]:
+            next(parser.stream)
+            return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+    try:
+        jinja2.Environment(extensions=[loopcontrols, Generation]).parse(text)  # noqa: S701
+    except jinja2.TemplateSyntaxError as error:
+        return f"the chat template is broken in its line {error.lineno}: {error.message}"
+    except RecursionError:
+        return "the chat template nests too deep"
+    return ""
