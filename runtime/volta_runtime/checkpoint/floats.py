@@ -18,8 +18,8 @@ class FloatType:
     """One type: its bits from the top are a sign (where signed), the exponent and the mantissa.
 
     width: bytes of a value; code: of `array` for a pattern. mantissa: bits. nonfinite: the first
-    pattern without sign that is NaN or infinite. An unsigned type is of exponents alone: it has
-    neither zero nor subnormals.
+    pattern without sign that is NaN or infinite. An unsigned type is of exponents alone, without
+    zero and subnormals.
     """
 
     width: int
@@ -36,8 +36,8 @@ class FloatType:
 
     @cached_property
     def plain(self) -> range:
-        """The patterns of positive values that are normal and finite."""
-        return range(1 << self.mantissa if self.signed else 0, self.nonfinite)
+        """The patterns of positive values that are normal and finite, and not the very least."""
+        return range(1 << self.mantissa, self.nonfinite)
 
     @cached_property
     def _plain_bytes(self) -> frozenset[int]:
@@ -49,7 +49,7 @@ class FloatType:
         if magnitude >= self.nonfinite:
             return float("nan")
         exponent, fraction = divmod(magnitude, 1 << self.mantissa)
-        if magnitude < self.plain.start:
+        if self.signed and magnitude < self.plain.start:
             exponent = 1
         else:
             fraction += 1 << self.mantissa

@@ -28,8 +28,9 @@ class ScaleValues(NamedTuple):
 
     read, size: elements that were read, and that there are. low, high: the least and the greatest
     finite value among those read; least: the least above zero. nans (infinities too), zeros,
-    negatives, subnormals: how many; a subnormal is one of the tensor's own dtype. value: of a
-    scalar, its value (nan for infinity).
+    negatives, subnormals: how many; a subnormal is one of the tensor's own dtype. E8M0 has no zero:
+    writers store its least value, 2^-127, for a group of zeros, and it counts as zero here. value:
+    of a scalar, its value (nan for infinity).
     """
 
     read: int
@@ -157,10 +158,10 @@ class _Tally:
             value = kind.value(bits)
             self.low = min(self.low, value)
             self.high = max(self.high, value)
-            self.least = min(self.least, value) if value > 0 else self.least
-            if kind.signed and magnitude == 0:
+            if magnitude == 0:
                 self.zeros += count
                 continue
+            self.least = min(self.least, value) if value > 0 else self.least
             self.negatives += count if bits & kind.sign else 0
             self.subnormals += count if magnitude < kind.plain.start else 0
 

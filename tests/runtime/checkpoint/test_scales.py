@@ -40,15 +40,17 @@ def expected(dtype: str, data: bytes) -> ScaleValues:
     values = torch.frombuffer(bytearray(data), dtype=kind).double()
     finite = values[values.isfinite()]
     tiny = torch.finfo(kind).smallest_normal
+    zero = tiny if dtype == "F8_E8M0" else 0.0  # which has none: its least value stands for it
+    above = finite[finite > zero]
     count = len(values)
     return ScaleValues(
         count,
         count,
         finite.min().item() if len(finite) else None,
         finite.max().item() if len(finite) else None,
-        finite[finite > 0].min().item() if (finite > 0).any() else None,
+        above.min().item() if len(above) else None,
         count - len(finite),
-        int((finite == 0).sum()),
+        int((finite == zero).sum()),
         int((finite < 0).sum()),
         int(((finite != 0) & (finite.abs() < tiny)).sum()),
         None if count != 1 else finite.item() if len(finite) else float("nan"),

@@ -133,7 +133,9 @@ def _values(subject: Subject, row: Row, scale: Scale) -> Iterator[Finding]:
             f"Nothing but zeros in {scale.looked}: all weights are 0. A download leaves zeros where"
             " it wrote nothing."
         )
-        yield row.fail(text, scale.evidence("above zero", "0 throughout"), subject=name)
+        yield row.fail(
+            text, scale.evidence("above zero", f"{values.high:g} throughout"), subject=name
+        )
     elif values.zeros and values.size == 1:
         text = "The scale is 0, so all weights are."
         yield row.fail(text, scale.evidence("above zero", "0"), subject=name)
