@@ -4,7 +4,6 @@ import shlex
 
 from volta_doctor import report
 from volta_doctor.catalog import compat
-from volta_doctor.catalog.model import model_checks
 from volta_doctor.facts.model import Snapshot
 from volta_doctor.findings import Finding, Status
 from volta_doctor.preflight.model import Group, Model, told
@@ -106,8 +105,7 @@ def build(
 def _profile(subject: Subject) -> Profile:
     cards = subject.cards
     if cards is None:
-        count = sum("cards" in row.needs for row in model_checks().values())
-        reason = f"no GPU named (--gpu) and none here, so {several(count, 'check')} are skipped"
+        reason = "no GPU named (--gpu) and none here, so what depends on it is skipped"
         return Profile(name="any", gpu="unknown", reason=reason)
     title = compat().cards[cards.model].title if cards.model else "Volta cards"
     names = [f"{title}, {_gib(total)}" for total in cards.total]
