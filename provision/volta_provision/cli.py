@@ -98,7 +98,7 @@ def choose_profile(stack: Stack, asked: str, detected: str | None) -> Profile:
 def main() -> None:
     """Run the command line; a user's mistake ends in one sentence, not in a traceback."""
     try:
-        sys.exit(cli(standalone_mode=False))
+        sys.exit(cli(prog_name="volta-stack", standalone_mode=False))
     except StackError as error:
         click.echo(f"volta-stack: {error}", err=True)
         sys.exit(1)

@@ -1,7 +1,7 @@
 """Every way to serve a model: an engine on so many GPUs, and the sentence that it ends with."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import floor
 
 from msgspec import structs
@@ -11,7 +11,7 @@ from volta_doctor.catalog.engines import Engine, KvCache, engines
 from volta_doctor.catalog.model import model_checks
 from volta_doctor.facts.model import Facts, Missing
 from volta_doctor.facts.serve.engines import Flags
-from volta_doctor.findings import Finding, Status
+from volta_doctor.findings import SEVERITY, Finding, Status
 from volta_doctor.preflight.judge import examine
 from volta_doctor.preflight.subject import Subject
 from volta_doctor.sizing.memory import MemoryPlan, plan_of, usable
@@ -26,7 +26,10 @@ from volta_runtime.checkpoint.scales import Scales
 # Powers of two split the heads of most models; layers can be dealt out to any number of GPUs.
 _SIZES = (1, 2, 4, 8, 16)
 # A check that looks at one of these judges an engine, its flags or its place, and no model alone.
-_OF_A_CHOICE = {"engine", "serve_flags", "cards", "host"}
+_OF_A_PLACE = {"serve_flags", "cards", "host"}
+_OF_A_CHOICE = {"engine", *_OF_A_PLACE}
+_RUNS_AT_ALL = "quant-volta"
+_OUT = (Status.FAIL, Status.UNKNOWN)
 _HIGHEST = 0.95  # of a GPU: what is above leaves too little for fragments (mem-fit's limit)
 _BY_SUMS = "mem-fit"  # is answered by the very plan of memory that it would make
 
@@ -52,7 +55,8 @@ class Wanted:
 class Task:
     """A model and where it is to run.
 
-    name: what it is started by. facts: of the host whose memory and disks are looked at.
+    name: what it is started by. facts: of the host whose memory and disks are looked at. examined:
+    what checks said already.
     """
 
     name: str
@@ -61,6 +65,7 @@ class Task:
     weights: Weights
     hosts: Sequence[Host]
     facts: Facts
+    examined: dict[object, list[Finding]] = field(default_factory=dict)
 
     @property
     def most(self) -> int:
@@ -159,20 +164,39 @@ def candidate(task: Task, wanted: Wanted, engine: Engine, size: int, experts: in
     if size > 1 and engine.shards == "none":
         return replace(bare, ends="it uses one GPU only")
     subject = Subject(task.checkpoint, task.scales, engine, flags, found.cards, task.facts)
-    findings = [
-        finding
-        for row in model_checks().values()
-        if row.id != _BY_SUMS and _of_a_choice(row)
-        for finding in examine(subject, row)
-    ]
+    findings: list[Finding] = []
+    for row in _rows():
+        findings += _examined(task, subject, row)
+        if row.id == _RUNS_AT_ALL and any(f.status in _OUT for f in findings):
+            break  # what its flags would do to a format that it does not run is idle
     judged = replace(bare, findings=findings)
-    # That it has no kernels for a format comes before what its flags would do to them.
-    worst = sorted(findings, key=lambda finding: finding.id != "quant-volta")
-    if fails := [finding.message for finding in worst if finding.status is Status.FAIL]:
-        return replace(judged, ends=fails[0].removeprefix(f"{engine.title}: "))
-    if worst and worst[0].id == "quant-volta" and worst[0].status is Status.UNKNOWN:
-        return replace(judged, untold=worst[0].message)
+    title = f"{engine.title}: "  # is told beside it
+    said = [finding.message.removeprefix(title) for finding in _worst(findings)]
+    if any(finding.status is Status.FAIL for finding in findings):
+        return replace(judged, ends=said[0])
+    if findings[0].status is Status.UNKNOWN:
+        return replace(judged, untold=said[0])
     return _sized(judged, task)
+
+
+def _rows() -> list[Row]:
+    """Return the checks of a choice, first that of the engine and the format."""
+    rows = [row for row in model_checks().values() if row.id != _BY_SUMS and _of_a_choice(row)]
+    return sorted(rows, key=lambda row: row.id != _RUNS_AT_ALL)
+
+
+def _examined(task: Task, subject: Subject, row: Row) -> list[Finding]:
+    """Run a check, once for all that it looks at: of 100,000 tensors it takes a second."""
+    by_place = not _OF_A_PLACE.isdisjoint((*row.needs, *row.uses))
+    engine = subject.engine.name if subject.engine else ""
+    key = row.id, engine, subject.flags if by_place else None
+    if key not in task.examined:
+        task.examined[key] = examine(subject, row)
+    return task.examined[key]
+
+
+def _worst(findings: Sequence[Finding]) -> list[Finding]:
+    return sorted(findings, key=lambda finding: SEVERITY.index(finding.status))
 
 
 def cache_of(engine: Engine, name: str | None) -> KvCache | None:

@@ -16,7 +16,16 @@ from volta_provision.plan.candidates import Candidate, Task
 from volta_provision.plan.choose import Chosen, lack, preference
 from volta_provision.plan.hosts import Host
 from volta_provision.plan.remedies import would_fit
-from volta_provision.plan.report import Asked, Caution, Choice, HostTold, Other, Plan, Verdict
+from volta_provision.plan.report import (
+    Asked,
+    Caution,
+    Choice,
+    HostTold,
+    Other,
+    Outcome,
+    Plan,
+    Verdict,
+)
 from volta_provision.stack import EMBEDDED
 
 _GIB = 2**30
@@ -155,21 +164,25 @@ def _because(first: Candidate, chosen: Chosen) -> str:
 
 
 def _other(one: Candidate, chosen: Chosen) -> Other:
-    if one.runs:
-        says = _behind(one, chosen.first)
-    elif one.ends or one.untold:
-        says = one.ends or f"cannot be told: {one.untold}"
-    else:
-        says = (
-            f"lacks {lack(one) / _GIB:.1f} GiB on a GPU, on {several(one.tensor_parallel, 'GPU')}"
-        )
+    outcome, says = _told(one, chosen.first)
     return Other(
         engine=one.engine.name,
         title=one.engine.title,
         version=one.engine.version,
-        runs=one.runs,
+        outcome=outcome,
         says=one_line(says, _SENTENCE),
     )
+
+
+def _told(one: Candidate, first: Candidate) -> tuple[Outcome, str]:
+    if one.runs:
+        return "runs", _behind(one, first)
+    if one.ends:
+        return "ends", one.ends
+    if one.untold:
+        return "not told", one.untold
+    on = several(one.tensor_parallel, "GPU")
+    return "lacks memory", f"lacks {lack(one) / _GIB:.1f} GiB on a GPU, on {on}"
 
 
 def _behind(one: Candidate, first: Candidate) -> str:

@@ -45,7 +45,7 @@ def planned(
     path = find_model(name)
     checkpoint = inspect(path)
     task = Task(
-        name=str(path.absolute()),
+        name=str(path),
         checkpoint=checkpoint,
         scales=read_scales(checkpoint, all_scales),
         weights=weights_of(checkpoint),
@@ -60,7 +60,7 @@ def planned(
     chosen = choose(task, wanted, may_lower)
     asked = _asked(chosen.first.wanted, chosen.lowered)
     plan = made(task, asked, chosen, findings)
-    model = name if name in read_models() else task.name
+    model = name if name in read_models() else str(path.absolute())
     return Outcome(plan, stack_of(chosen.first, model) if chosen.first.runs else None)
 
 

@@ -11,6 +11,7 @@ from volta_doctor.sizing.speed import Range, Speed
 SCHEMA = 1
 
 Verdict = Literal["runs", "runs, but", "does not run", "could not tell"]
+Outcome = Literal["runs", "lacks memory", "ends", "not told"]
 EXIT_CODES: dict[Verdict, int] = {
     "runs": 0,
     "runs, but": 1,
@@ -88,12 +89,12 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Other(msgspec.Struct, frozen=True, kw_only=True):
-    """Another engine: the sentence that it ends with, or why it comes behind the choice."""
+    """Another engine: why it comes behind the choice, what it lacks, the sentence it ends with."""
 
     engine: str
     title: str
     version: str
-    runs: bool
+    outcome: Outcome
     says: str
 
 

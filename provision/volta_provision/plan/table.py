@@ -14,6 +14,7 @@ from volta_provision.plan.report import Choice, HostTold, Memory, Pace, Paces, P
 
 _GIB = 2**30
 _VERDICT_STYLES = ("bold green", "bold yellow", "bold red", "bold magenta")  # by exit code
+_LABELS = {"runs": "behind", "not told": "unsure"}  # of other engines; the rest do not run
 _FEW = 3  # warnings that a short page shows
 _LABEL = 9  # columns before what a line tells
 
@@ -59,7 +60,7 @@ class _Page(NamedTuple):
         for fit in plan.would_fit:
             yield from self.told("fits", fit, "green")
         for other in plan.others:
-            label = "behind" if other.runs else "not"
+            label = _LABELS.get(other.outcome, "not")
             yield from self.short(label, f"{other.title} {other.version}: {other.says}")
         for note in plan.notes if self.verbose else ():
             yield from self.told("note", note)
