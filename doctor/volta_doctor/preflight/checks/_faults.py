@@ -1,5 +1,7 @@
 """What the reader of checkpoints found wrong, as findings."""
 
+from functools import lru_cache
+
 from volta_doctor.catalog import Row
 from volta_doctor.facts.model import Missing
 from volta_doctor.findings import HOST, Evidence, Finding
@@ -21,6 +23,7 @@ def faults(subject: Subject, row: Row) -> list[Finding]:
     return [_finding(subject, row, f) for f in subject.checkpoint.faults if f.check == row.id]
 
 
+@lru_cache(maxsize=1)  # of tens of thousands of tensors, told by several checks
 def seen(subject: Subject) -> str:
     """Say which headers there were to look at. Raises Missing where none could be read."""
     tensors = subject.checkpoint.contents.tensors

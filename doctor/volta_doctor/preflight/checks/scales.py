@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Iterator
 
 from volta_doctor.catalog import Row
-from volta_doctor.findings import Finding, Status
-from volta_doctor.preflight.checks._faults import findings
+from volta_doctor.findings import Finding
+from volta_doctor.preflight.checks._faults import faults
 from volta_doctor.preflight.folding import folded
 from volta_doctor.preflight.registry import model_check
 from volta_doctor.preflight.scale_tensors import Scale, in_nvfp4, looked, scales_of
@@ -19,7 +19,7 @@ _USUAL = (1, 16)  # NVFP4's group
 @model_check("nvfp4-scale")
 def block_scales(subject: Subject, row: Row) -> Iterator[Finding]:
     """Types and shapes; what the config and the tensors agree on may still be no public format."""
-    found = _faults(subject, row)
+    found = faults(subject, row)
     yield from found
     blocks = [scale for scale in scales_of(subject, "scale") if in_nvfp4(scale.module)]
     own = [scale for scale in blocks if scale.plain or scale.module.group not in (_USUAL, None)]
@@ -37,10 +37,6 @@ def block_scales(subject: Subject, row: Row) -> Iterator[Finding]:
         yield row.ok(f"F8_E4M3, a scale for 16 weights, in all of {len(blocks):,} layers.")
 
 
-def _faults(subject: Subject, row: Row) -> list[Finding]:
-    return [finding for finding in findings(subject, row) if finding.status is not Status.OK]
-
-
 def _form(scale: Scale) -> tuple[str, str]:
     rows, columns = scale.module.group or (0, 0)
     return scale.info.dtype, f"{rows} x {columns}" if rows > 1 else str(columns)
@@ -49,7 +45,7 @@ def _form(scale: Scale) -> tuple[str, str]:
 @model_check("nvfp4-global")
 def global_scales(subject: Subject, row: Row) -> Iterator[Finding]:
     """Presence and type as the rows of formats ask, and the values."""
-    found = _faults(subject, row)
+    found = faults(subject, row)
     held = [scale for scale in scales_of(subject, "global") if in_nvfp4(scale.module)]
     found += [told for scale in held for told in _global(subject, row, scale)]
     yield from found

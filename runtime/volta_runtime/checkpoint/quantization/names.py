@@ -16,6 +16,7 @@ WRAPPERS = (
 _WHOLE_OF = {part: whole for whole, parts in FUSED.items() for part in parts}
 
 
+@lru_cache(maxsize=1 << 16)
 def plain(name: str) -> str:
     """The name without what a wrapper puts before it: "layers.0.mlp.down_proj"."""
     for wrapper in WRAPPERS:
