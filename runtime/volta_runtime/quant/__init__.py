@@ -11,8 +11,13 @@ from volta_runtime.quant.stored import F32, Array, Stored
 
 __all__ = ["DEQUANTIZERS", "dequantize"]
 
+
+def _plain(w: Stored) -> F32:
+    return floats(w["weight"])
+
+
 DEQUANTIZERS: dict[str, Callable[[Stored], F32]] = {
-    "dense": lambda w: floats(w["weight"]),
+    "dense": _plain,
     "nvfp4-pack-quantized": nvfp4.dequantize,
     "modelopt-nvfp4": nvfp4.dequantize_modelopt,
     "modelopt-nvfp4-awq": nvfp4.dequantize_modelopt,
@@ -31,7 +36,10 @@ DEQUANTIZERS: dict[str, Callable[[Stored], F32]] = {
     "int-quantized": integers.dequantize_bytes,
     "awq": awq.dequantize,
     "gptq": gptq.dequantize,
-    **{row.name: partial(gguf.dequantize, dtype=row.codes.dtypes[0]) for row in GGUF},
+    **{
+        row.name: partial(gguf.dequantize, dtype=row.codes.dtypes[0]) if row.group else _plain
+        for row in GGUF
+    },
 }
 
 

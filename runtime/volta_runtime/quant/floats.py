@@ -21,8 +21,7 @@ def _e4m3() -> F32:
 E4M3 = _e4m3()
 
 # E8M0: 2^(code - 127), 0xff is NaN. Exact in FP32; below 2^-14 FP16 would lose bits.
-E8M0 = np.ldexp(np.float32(1), np.arange(256) - 127).astype(np.float32)
-E8M0[255] = np.nan
+E8M0 = np.append(np.ldexp(1.0, np.arange(255) - 127), np.nan).astype(np.float32)
 
 
 def floats(array: Array) -> F32:

@@ -35,8 +35,9 @@ def test_checkpoint_is_sound_and_complete(make_gguf, tmp_path):
     convert_gguf(make_gguf(), tmp_path / "out", lambda *step: steps.append(step))
     verify(tmp_path / "out")
     checkpoint = open_checkpoint(tmp_path / "out")
-    for module, row in checkpoint.modules.items():
-        assert row == ("nvfp4" if module.endswith("_proj") else "dense")
+    for name, module in checkpoint.modules.items():
+        expected = "nvfp4-pack-quantized" if name.endswith("_proj") else "dense"
+        assert module.format.name == expected
     assert len(checkpoint.modules) == 2 + 2 * 9
     assert [done for _, done, _ in steps] == list(range(1, 21))
     assert contents(tmp_path / "out").keys() == {
@@ -113,7 +114,7 @@ def test_untied_head_stays_dense(make_gguf, tmp_path, tensors):
     tensors["output.weight"] = tensors["token_embd.weight"] * 2
     convert_gguf(make_gguf(tensors=tensors), tmp_path / "out")
     checkpoint = open_checkpoint(tmp_path / "out")
-    assert checkpoint.modules["lm_head"] == "dense"
+    assert checkpoint.modules["lm_head"].format.name == "dense"
     assert checkpoint.config["tie_word_embeddings"] is False
 
 

@@ -92,18 +92,25 @@ def match(row: WeightFormat, seen: Signature, group: tuple[int, int] | None) -> 
             declared["G"] = group[1]
     if any(size < 1 for size in declared.values()):
         declared = dict(row.sizes)
-    first = _Try(row, seen, declared).match()
+    first = _Try(row, seen, declared, group).match()
     if not first.misfits or declared == row.sizes:
         return first
-    plain = _Try(row, seen, row.sizes).match()
+    plain = _Try(row, seen, row.sizes, None).match()
     return first if plain.misfits else plain
 
 
 class _Try:
-    """A module held against a row, with the sizes that are known beforehand."""
+    """A module held against a row, with the sizes that are known beforehand.
 
-    def __init__(self, row: WeightFormat, seen: Signature, sizes: Sizes) -> None:
+    group: the one that a config declares. It decides between shapes that look alike: of a small
+    weight the one scale may be the tensor's, a row's or a block's.
+    """
+
+    def __init__(
+        self, row: WeightFormat, seen: Signature, sizes: Sizes, group: tuple[int, int] | None
+    ) -> None:
         self._row = row
+        self._declared = group
         self._seen = {name: (dtype, shape) for name, dtype, shape in seen}
         self._held = {
             parameter.name: name
@@ -153,7 +160,10 @@ class _Try:
                     self._try(parameter, shape)
 
     def _try(self, parameter: Parameter, shape: Shape) -> None:
-        for wanted in map(template, parameter.shapes):
+        shapes = [template(text) for text in parameter.shapes]
+        if parameter.role == "scale" and self._declared is not None:
+            shapes.sort(key=lambda wanted: _group(wanted, self._sizes) != self._declared)
+        for wanted in shapes:
             told = wanted.solve(self._bare(shape, wanted), self._sizes)
             if told is not None:
                 self._sizes |= told
@@ -166,13 +176,7 @@ class _Try:
             return self._row.group
         scales = (p.name for p in self._row.parameters if p.role == "scale")
         wanted = next((self._fits[name] for name in scales if name in self._fits), None)
-        if wanted is None:
-            return None
-        if "G" in wanted.names:
-            return 1, self._sizes["G"]
-        if "C" in wanted.names:
-            return self._sizes["R"], self._sizes["C"]
-        return (1, 0) if wanted.names else (0, 0)
+        return None if wanted is None else _group(wanted, self._sizes)
 
     def _wrong(self) -> Iterator[Misfit]:
         for parameter in self._row.parameters:
@@ -230,3 +234,12 @@ class _Try:
             if len(shape) == 1 and shape[0] == -(-n // 128) * 128 * (-(-k // 4) * 4):
                 return ": it is in the order of TensorRT-LLM's kernels, tiles of 128 x 4"
         return ""
+
+
+def _group(scale: Template, sizes: Sizes) -> tuple[int, int]:
+    """The weights that share a scale of such a shape."""
+    if "G" in scale.names:
+        return 1, sizes.get("G", 0)
+    if "C" in scale.names:
+        return sizes["R"], sizes["C"]
+    return (1, 0) if scale.names else (0, 0)
