@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from math import floor
 
 from msgspec import structs
@@ -17,7 +18,7 @@ from volta_doctor.preflight.subject import Subject
 from volta_doctor.sizing.memory import MemoryPlan, plan_of, usable
 from volta_doctor.sizing.speed import Speed, speed
 from volta_doctor.sizing.split import Split
-from volta_doctor.sizing.weights import Weights
+from volta_doctor.sizing.weights import Weights, weights_of
 from volta_provision.plan.hosts import Host
 from volta_provision.plan.seats import Seats, seats
 from volta_runtime.checkpoint import Checkpoint
@@ -62,10 +63,14 @@ class Task:
     name: str
     checkpoint: Checkpoint
     scales: Scales
-    weights: Weights
     hosts: Sequence[Host]
     facts: Facts
     examined: dict[object, list[Finding]] = field(default_factory=dict)
+
+    @cached_property
+    def weights(self) -> Weights:
+        """Its modules, counted. Raises Missing where nothing tells their sizes."""
+        return weights_of(self.checkpoint)
 
     @property
     def most(self) -> int:

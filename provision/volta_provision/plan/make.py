@@ -42,6 +42,11 @@ def refused(task: Task, asked: Asked, fails: Sequence[Finding]) -> Plan:
     return _plan(task, asked, "does not run", reason, cautions=cautions)
 
 
+def untold(task: Task, asked: Asked, reason: str) -> Plan:
+    """Report on a checkpoint of which too little can be read to plan anything."""
+    return _plan(task, asked, "could not tell", reason, cautions=[])
+
+
 def made(task: Task, asked: Asked, chosen: Chosen, of_model: Sequence[Finding]) -> Plan:
     """Report on the choice; `of_model` are the findings on the checkpoint for itself."""
     first = chosen.first

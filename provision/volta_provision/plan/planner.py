@@ -4,16 +4,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from volta_doctor.catalog.model import model_checks
-from volta_doctor.facts.model import Facts
+from volta_doctor.facts.model import Facts, Missing
 from volta_doctor.findings import Status
 from volta_doctor.preflight.judge import judge
 from volta_doctor.preflight.subject import Subject
-from volta_doctor.sizing.weights import weights_of
 from volta_provision.errors import StackError
 from volta_provision.plan.candidates import Task, Wanted, model_rows
 from volta_provision.plan.choose import choose
 from volta_provision.plan.hosts import Host
-from volta_provision.plan.make import made, refused
+from volta_provision.plan.make import made, refused, untold
 from volta_provision.plan.model import find_model
 from volta_provision.plan.report import Asked, Plan
 from volta_provision.plan.write import stack_of
@@ -48,7 +47,6 @@ def planned(
         name=str(path),
         checkpoint=checkpoint,
         scales=read_scales(checkpoint, all_scales),
-        weights=weights_of(checkpoint),
         hosts=hosts,
         facts=_poorest(hosts),
     )
@@ -57,6 +55,10 @@ def planned(
     findings = judge(subject, [model_checks()[check_id] for check_id in model_rows()])
     if fails := [f for f in findings if f.status is Status.FAIL and not f.folded_under]:
         return Outcome(refused(task, _asked(wanted), fails), None)
+    try:
+        task.weights  # noqa: B018 - whatever is planned needs them
+    except Missing as reason:
+        return Outcome(untold(task, _asked(wanted), str(reason)), None)
     chosen = choose(task, wanted, may_lower)
     asked = _asked(chosen.first.wanted, chosen.lowered)
     plan = made(task, asked, chosen, findings)

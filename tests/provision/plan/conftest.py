@@ -102,6 +102,35 @@ def plan():
 
 
 @pytest.fixture
+def snapshot(repo, tmp_path):
+    """Write the healthy host (2 x V100-SXM2-32GB, one GiB taken on each), changed, as a file."""
+
+    def write(name, change=lambda sections: None):
+        healthy = repo / "tests/data/doctor/healthy"
+        sections = {
+            section: json.loads((healthy / f"{section}.json").read_text())
+            for section in ("host", "pci", "nvml", "topo")
+        }
+        sections["host"]["hostname"] = name
+        change(sections)
+        told = {key: {"ok": True, "data": data} for key, data in sections.items()}
+        path = tmp_path / f"{name}.json"
+        path.write_text(
+            json.dumps(
+                {
+                    "schema": 1,
+                    "tool": "volta-doctor 0.1.0",
+                    "taken": "2026-11-30T12:00:00+00:00",
+                    "facts": told,
+                }
+            )
+        )
+        return path
+
+    return write
+
+
+@pytest.fixture
 def volta_stack(tmp_path):
     """Run volta-stack on a machine without GPUs, on a terminal of 80 columns."""
 

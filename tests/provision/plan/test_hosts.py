@@ -1,6 +1,5 @@
 """What there is to run on: from a flag, from snapshots, and which GPUs of it a server gets."""
 
-import json
 from dataclasses import replace
 
 import pytest
@@ -11,35 +10,6 @@ from volta_provision.plan.hosts import of_facts, of_files, of_flag
 from volta_provision.plan.seats import seats
 
 GIB = 2**30
-
-
-@pytest.fixture
-def snapshot(repo, tmp_path):
-    """Write the healthy host (2 x V100-SXM2-32GB, one GiB taken on each), changed, as a file."""
-
-    def write(name, change=lambda sections: None):
-        healthy = repo / "tests/data/doctor/healthy"
-        sections = {
-            section: json.loads((healthy / f"{section}.json").read_text())
-            for section in ("host", "pci", "nvml", "topo")
-        }
-        sections["host"]["hostname"] = name
-        change(sections)
-        told = {key: {"ok": True, "data": data} for key, data in sections.items()}
-        path = tmp_path / f"{name}.json"
-        path.write_text(
-            json.dumps(
-                {
-                    "schema": 1,
-                    "tool": "volta-doctor 0.1.0",
-                    "taken": "2026-11-30T12:00:00+00:00",
-                    "facts": told,
-                }
-            )
-        )
-        return path
-
-    return write
 
 
 def test_a_flag_gives_an_idle_linked_host():

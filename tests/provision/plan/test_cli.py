@@ -1,0 +1,156 @@
+"""volta-stack plan as a user calls it."""
+
+import json
+import os
+
+import jsonschema
+import msgspec
+import pytest
+import yaml
+from plan_example import PAGE, answer, shown
+
+from volta_provision.plan import schema
+from volta_provision.stack import read_stack
+
+CARDS = ("--gpu", "v100-sxm2-16gb", "--count", "2")
+
+
+def test_the_example_of_the_page_is_todays_answer():
+    assert shown() == answer(), f"python tests/lib/plan_example.py renews {PAGE.name}"
+
+
+def test_it_is_one_screen_of_ascii(checkpoint, volta_stack):
+    done = volta_stack("plan", checkpoint("qwen2.5-7b").name, *CARDS)
+    assert done.returncode == 1
+    assert done.stderr == ""
+    lines = done.stdout.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert len(lines) <= 24
+    assert done.stdout.isascii()
+    assert lines[0].startswith("qwen2.5-7b: runs, but with 1 warning: 16 requests")
+
+
+def test_the_command_can_be_copied(checkpoint, volta_stack):
+    path = checkpoint("qwen2.5-7b", name="it's $HOME")
+    done = volta_stack("plan", path, *CARDS)
+    start = done.stdout.index("start ")
+    shell = done.stdout[start : done.stdout.index("\n2 GPUs")].removeprefix("start ")
+    words = os.popen(f"printf '%s\\n' {shell}").read().splitlines()
+    report = json.loads(volta_stack("plan", path, *CARDS, "--format", "json").stdout)
+    choice = report["choice"]
+    assert words == [f"{k}={v}" for k, v in choice["env"].items()] + choice["command"]
+    assert str(path) in words
+
+
+def test_json_is_as_its_schema_says(checkpoint, volta_stack):
+    assert schema.SCHEMA_JSON.read_text() == schema.schema_json(), (
+        "python -m volta_provision.plan.schema renews schema.json"
+    )
+    path = checkpoint("qwen2.5-7b")
+    for options in (CARDS, CARDS[:2], (*CARDS, "--concurrency", "200")):
+        done = volta_stack("plan", path, *options, "--format", "json")
+        report = json.loads(done.stdout)
+        jsonschema.validate(report, json.loads(schema.schema_json()))
+        assert report["exit_code"] == done.returncode
+
+
+def test_write_makes_a_stack_that_is_read(checkpoint, volta_stack, tmp_path):
+    path, file = checkpoint("qwen2.5-7b"), tmp_path / "stack.yaml"
+    arguments = ("plan", path.name, *CARDS, "--engine", "vllm", "--write", file)
+    assert volta_stack(*arguments, "--kv-cache-dtype", "auto").returncode == 1
+    stack = read_stack(file)
+    assert (stack.engine, stack.model, stack.profile) == ("vllm", str(path), "v100")
+    assert stack.serve.tensor_parallel_size == 2
+    assert stack.serve.max_model_len == 8192
+    assert yaml.safe_load(file.read_text())["serve"]["kv_cache_dtype"] == "auto"
+    before = file.read_bytes()
+    again = volta_stack(*arguments)
+    assert again.returncode == 64
+    assert "--force replaces it" in again.stderr
+    assert file.read_bytes() == before
+    assert volta_stack(*arguments, "--force").returncode == 1
+    assert file.read_bytes() != before
+    lock = volta_stack("lock", "--stack", file)
+    assert "engine: vllm cannot be locked yet" in lock.stderr
+
+
+def test_nothing_is_written_of_what_does_not_run(checkpoint, volta_stack, tmp_path):
+    file = tmp_path / "stack.yaml"
+    arguments = (*CARDS, "--context", "8192", "--concurrency", "500", "--write", file)
+    done = volta_stack("plan", checkpoint("qwen2.5-7b"), *arguments)
+    assert done.returncode == 2
+    assert "was not written: nothing runs" in done.stderr
+    assert not file.exists()
+
+
+def test_names_cannot_write_to_the_terminal(checkpoint, volta_stack):
+    path = checkpoint("qwen2.5-7b", name="a\x1b[2Jb")
+    config = json.loads((path / "config.json").read_text())
+    (path / "config.json").write_text(json.dumps({**config, "architectures": ["\x1b]0;x\x07"]}))
+    done = volta_stack("plan", path, *CARDS, "-v")
+    assert "\x1b" not in done.stdout + done.stderr
+    assert "\x07" not in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["nowhere"], 64, "nowhere: no such file or directory"),
+        (["Qwen/Qwen3-8B"], 64, "hf download Qwen/Qwen3-8B --include '*.json'"),
+        (["smollm2-135m-instruct-nvfp4"], 3, "`./volta up`"),
+        ([".", "--gpu", "a100"], 64, "no 'a100'; there are v100-sxm2-16gb"),
+        ([".", "--engine", "vlm"], 64, "no 'vlm'; there are 1cat-vllm"),
+        ([".", "--count", "2"], 64, "--count needs --gpu"),
+        ([".", "other"], 64, "one MODEL is planned for"),
+        ([".", "--hosts", "x.json", *CARDS], 64, "choose one of them"),
+        ([".", "--hosts", "x.json"], 64, "x.json: No such file"),
+        (["."], 64, "name the cards with --gpu and --count"),
+    ],
+)
+def test_wrong_usage_is_one_sentence(volta_stack, arguments, code, said):
+    cards = [] if len(arguments) > 1 or arguments == ["."] else CARDS
+    done = volta_stack("plan", *arguments, *cards)
+    assert done.returncode == code
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+
+
+def test_a_directory_without_a_checkpoint_cannot_be_told(volta_stack, tmp_path):
+    (tmp_path / "empty").mkdir()
+    done = volta_stack("plan", "empty", *CARDS)
+    assert done.returncode == 3
+    assert "empty: could not tell: empty holds no weights" in " ".join(done.stdout.split())
+
+
+def test_hosts_are_read_and_those_that_differ_named(checkpoint, volta_stack, snapshot):
+    def fewer(sections):
+        sections["nvml"]["gpus"].pop()
+
+    files = [snapshot("gpu1"), snapshot("gpu2"), snapshot("gpu3", fewer)]
+    done = volta_stack("plan", checkpoint("qwen2.5-7b"), "--hosts", *files)
+    text = " ".join(done.stdout.split())
+    assert done.returncode == 1, done.stderr
+    assert "host gpu1, gpu2: 2 x Tesla V100 SXM2 32GB" in text
+    assert "host gpu3: 1 x Tesla V100 SXM2 32GB" in text
+    assert "planned for the least that each of them has" in text
+    assert "on 1 x Tesla V100 SXM2 32GB" in text
+
+
+def test_beside_neighbours_the_share_is_what_they_leave(checkpoint, volta_stack, snapshot):
+    def busy(sections):
+        sections["nvml"]["gpus"][0]["memory"]["used"] = 30 << 30
+        sections["nvml"]["gpus"][1]["memory"]["used"] = 8 << 30
+
+    arguments = ("plan", checkpoint("qwen2.5-7b"), "--hosts", snapshot("gpu1", busy))
+    options = ("--engine", "vllm", "--concurrency", "4", "--format", "json")
+    choice = json.loads(volta_stack(*arguments, *options).stdout)["choice"]
+    assert choice["gpus"] == {"gpu1": [1]}
+    assert choice["env"]["CUDA_VISIBLE_DEVICES"] == "1"
+    [memory] = choice["memory"]
+    share = float(choice["command"][choice["command"].index("--gpu-memory-utilization") + 1])
+    assert share * memory["total"] <= memory["total"] - (8 << 30)
+    assert share >= 0.7
+    idle = json.loads(volta_stack(*arguments, *options, "--idle").stdout)["choice"]
+    assert idle["memory"][0]["neighbours"] == 0
+    assert msgspec.json.encode(idle).find(b"gpu-memory-utilization") == -1
