@@ -3,14 +3,15 @@
 import subprocess
 
 import pytest
+from checkpoints import write
 
 from volta_runtime.checkpoint import CheckpointError, verify
 from volta_runtime.checkpoint.sums import write_sums
 
 
 @pytest.fixture
-def checkpoint(make_checkpoint):
-    path = make_checkpoint({"a.weight": ("F16", (8, 16)), "b.weight": ("F32", (8,))})
+def checkpoint(tmp_path):
+    path = write(tmp_path, {"a.weight": ("F16", (8, 16)), "b.weight": ("F32", (8,))}, {})
     write_sums(path)
     return path
 
