@@ -162,11 +162,24 @@ def test_a_tied_head_is_there_once():
 
 def test_layers_are_dealt_out_by_memory_and_rows_looked_up_on_the_host():
     a = architecture("llama-3-70b")
-    places = places_of(a, (32 * GIB, 16 * GIB))
+    split = Split(2, by_layer=True)
+    places = places_of(a, split, (32 * GIB, 16 * GIB))
     assert (places.count(0), places.count(1)) == (54, 26)
-    found = by_gpu(weights_of(model("llama-3-70b")), Split(2, by_layer=True), places)
+    found = by_gpu(weights_of(model("llama-3-70b")), split, places)
     assert found[0][0] > 2 * found[1][0]
     assert [ends for _, ends in found] == [0, 2 * 128256 * 8192]
+
+
+def test_stages_of_a_pipeline_have_some_layers_each():
+    split = Split(2, stages=2)
+    places = places_of(architecture("llama-3-70b"), split, (1,) * 4)
+    assert (places.count(0), places.count(1)) == (40, 40)
+    found = by_gpu(weights_of(model("llama-3-70b")), split, places)
+    table = 128256 * 8192 * 2 // 2
+    assert [ends for _, ends in found] == [table] * 4  # embedding there, head here
+    assert sum(layers for layers, _ in found) == pytest.approx(2 * 68.45e9, rel=1e-3)
+    kept = caches(architecture("llama-3-70b"), split, places, value_bytes=2, block=16, step=0)
+    assert [cache.per_token for cache in kept] == [80 * KIB] * 4
 
 
 @pytest.mark.parametrize(("ranks", "seen"), [(1, 1.26), (2, 1.26)])

@@ -19,7 +19,7 @@ def activation_bytes(
     on one GPU and on two).
     """
     a = architecture
-    ranks = 1 if split.by_layer else split.tensor
+    ranks = split.ranks
     hidden = a.hidden_size or 0
     widest = max(_mlp(a, split), _attention(a, ranks), _linear(a, ranks))
     step = memory.step_tokens * (3 * hidden + widest) * _BYTES
@@ -32,11 +32,11 @@ def _mlp(a: Architecture, split: Split) -> int:
 
     (vLLM fused_moe.py: intermediate_cache13 and intermediate_cache2.)
     """
-    ranks = 1 if split.by_layer else split.tensor
+    ranks = split.ranks
     dense = 3 * (a.intermediate_size or 0) // ranks
     if not a.experts:
         return dense
-    size = a.expert_size // (1 if split.by_layer else split.within_expert)
+    size = a.expert_size // split.within_expert
     routed = a.experts_per_token * (max(2 * size, a.hidden_size or 0) + size)
     return max(dense, routed + 3 * a.shared_experts * a.expert_size // ranks)
 

@@ -56,29 +56,31 @@ def caches(
 ) -> list[Cache]:
     """Return what each GPU keeps.
 
-    places: the GPU of each layer where they are split by layer. step: tokens that a pass adds, and
+    places: the stage of each layer where there are several. step: tokens that a pass adds, and
     that a window holds on top of its own (vLLM SlidingWindowSpec.max_memory_usage_bytes; llama.cpp
     n_swa + n_ubatch). Raises Missing naming what the model does not tell.
     """
     if not architecture.layers:
         raise Missing("The model does not tell how many layers it has.")
-    ranks = 1 if split.by_layer else split.tensor
-    gpus = split.gpus if split.by_layer else 1
-    layers, states = [Counter[Kept]() for _ in range(gpus)], [0] * gpus
+    ranks = split.ranks
+    layers, states = [Counter[Kept]() for _ in range(split.depth)], [0] * split.depth
     for number, layer in enumerate(architecture.layers):
-        gpu = places[number] if split.by_layer else 0
+        stage = places[number] if places else 0
         if layer.kind in _KEEPS:
             window = architecture.window if layer.kind == "sliding" else None
             width = token_values(architecture, layer, ranks) * value_bytes
             kept = Kept(width, window and window + step, layer.compress or 1)
             if layer.compress != 0:
-                layers[gpu][kept] += 1
+                layers[stage][kept] += 1
             if layer.compress != 1 and architecture.window:  # a window of whole tokens beside it
-                layers[gpu][Kept(width, architecture.window + step, 1)] += 1
+                layers[stage][Kept(width, architecture.window + step, 1)] += 1
         if layer.kind in ("linear", "hybrid"):
-            states[gpu] += state_bytes(architecture, ranks)
-    whole = [Cache(kinds, state, block) for kinds, state in zip(layers, states, strict=True)]
-    return whole if split.by_layer else whole * split.gpus
+            states[stage] += state_bytes(architecture, ranks)
+    return [
+        Cache(kinds, state, block)
+        for kinds, state in zip(layers, states, strict=True)
+        for _ in range(split.width)
+    ]
 
 
 def token_values(architecture: Architecture, layer: Layer, ranks: int) -> int:

@@ -74,7 +74,7 @@ def plan_of(
     if len(cards.total) < gpus:
         raise Missing(f"{gpus} GPUs are asked for, and {len(cards.total)} are known.")
     totals, used = usable(cards)[:gpus], cards.used[:gpus]
-    places = places_of(a, totals)
+    places = places_of(a, split, totals)
     memory, row = engine.memory, engine.cache(kv_cache)
     if row is None:
         known = ", ".join(row.name for row in engine.kv_cache)
@@ -132,12 +132,18 @@ def usable(cards: Cards) -> tuple[int, ...]:
     return tuple(min(total, card.cuda_memory) if card else total for total in cards.total)
 
 
-def places_of(architecture: Architecture, totals: Sequence[int]) -> list[int]:
-    """Return the GPU of each layer when each GPU has some, by its share of the memory.
+def places_of(architecture: Architecture, split: Split, totals: Sequence[int]) -> list[int]:
+    """Return the stage of each layer, none where there is one alone.
 
-    The output counts as one more layer, and is the last GPU's (llama.cpp src/llama-model.cpp).
+    llama.cpp deals layers out by the GPUs' memory, and counts the output as one more (llama.cpp
+    src/llama-model.cpp); pipelines deal them out evenly (vLLM distributed/utils.py:
+    get_pp_indices).
     """
     count = len(architecture.layers)
+    if split.depth == 1:
+        return []
+    if not split.by_layer:
+        return [n * split.depth // count for n in range(count)]
     ends = [end / sum(totals) for end in accumulate(totals)]
     return [
         next((gpu for gpu, end in enumerate(ends) if n / (count + 1) < end), len(ends) - 1)
@@ -180,12 +186,12 @@ def _notes(
             f"{weights.skipped / _GB:.1f} GB of multi-token prediction are not counted: they are"
             " loaded for speculative decoding alone."
         )
-    if not split.by_layer and a.kv_heads and a.kv_heads < split.tensor and not a.kv_lora_rank:
+    if a.kv_heads and a.kv_heads < split.ranks and not a.kv_lora_rank:
         notes.append(
-            f"{a.kv_heads} KV heads on {split.tensor} ranks: each rank holds a whole one, so the KV"
+            f"{a.kv_heads} KV heads on {split.ranks} ranks: each rank holds a whole one, so the KV"
             f" cache of a GPU is no smaller than on {a.kv_heads}."
         )
-    if a.kv_lora_rank and not split.by_layer and split.tensor > 1:
+    if a.kv_lora_rank and split.ranks > 1:
         notes.append("Every rank holds the whole latent KV cache (MLA).")
     if any(cache.state for cache in kept):
         notes.append("Linear-attention layers keep a state for each sequence, however long it is.")

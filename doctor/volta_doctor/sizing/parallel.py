@@ -61,13 +61,17 @@ def parts_of(checkpoint: Checkpoint) -> list[Part]:
         rows, group = module.group or (0, 0)
         packed = module.format is not None and module.format.bits < _HALF_BITS
         key = (role._replace(layer=None), module.shape, group, rows, packed)
-        seen = found.get(key)
-        found[key] = (
-            seen._replace(alike=seen.alike + 1)
-            if seen
-            else Part(name, role, module.shape, group, rows, packed, 1)
-        )
+        part = Part(name, role, module.shape, group, rows, packed, 1)
+        if seen := found.get(key):
+            first = min(seen, part, key=_order)
+            part = first._replace(alike=seen.alike + 1)
+        found[key] = part
     return list(found.values())
+
+
+def _order(part: Part) -> tuple[int, int, str]:
+    """Shards may hold layers in any order; the first of each kind are then of one layer."""
+    return part.role.layer or 0, len(part.name), part.name
 
 
 def uneven_heads(counts: Mapping[str, int], ranks: int) -> Iterator[Uneven]:

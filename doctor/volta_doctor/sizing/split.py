@@ -85,28 +85,45 @@ class Role(NamedTuple):
 class Split:
     """How many GPUs share what.
 
-    tensor: ranks that split each layer; expert: ranks that share the experts out whole. by_layer:
-    each GPU has some of the layers, as llama.cpp has it; `tensor` then counts the GPUs.
+    tensor: ranks that split each layer; expert: ranks that share the experts out whole; stages:
+    groups of these ranks that have some of the layers each. by_layer: each GPU is such a stage, as
+    llama.cpp has it; `tensor` then counts the GPUs.
     """
 
     tensor: int = 1
     expert: int = 1
     by_layer: bool = False
+    stages: int = 1
+
+    @property
+    def ranks(self) -> int:
+        """GPUs that split each layer."""
+        return 1 if self.by_layer else self.tensor
+
+    @property
+    def depth(self) -> int:
+        """Groups of GPUs that have some of the layers each."""
+        return self.tensor if self.by_layer else self.stages
+
+    @property
+    def width(self) -> int:
+        """GPUs of one such group."""
+        return 1 if self.by_layer else max(self.tensor, self.expert)
 
     @property
     def gpus(self) -> int:
         """How many GPUs there are in all."""
-        return max(self.tensor, self.expert)
+        return self.width * self.depth
 
     @property
     def within_expert(self) -> int:
         """Ranks that split one expert: all of them without expert parallelism."""
-        return max(1, self.gpus // self.expert)
+        return 1 if self.by_layer else max(1, self.width // self.expert)
 
     @property
     def replicas(self) -> int:
         """How often the layers beside the experts stand there, each for its share of requests."""
-        return 1 if self.by_layer else max(1, self.gpus // self.tensor)
+        return max(1, self.width // self.ranks)
 
 
 def role_of(name: str, architecture: Architecture) -> Role:
@@ -140,8 +157,8 @@ def _role(name: str, layer: int | None, layers: int) -> Role:
 def local(shape: Sequence[int], role: Role, split: Split, architecture: Architecture) -> list[int]:
     """Return the shape that the fullest rank holds, unpadded; experts in front stay in front."""
     front, (n, k) = matrix(shape, role)
-    ranks = split.within_expert if role.expert else split.tensor
-    if front:
+    ranks = split.within_expert if role.expert else split.ranks
+    if front and not split.by_layer:
         front[0] = _up(front[0], split.expert)
     if role.side in ("column", "vocab"):
         n = _up(n, ranks)

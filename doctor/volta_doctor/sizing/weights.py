@@ -112,35 +112,31 @@ def _on_gpu(module: Module) -> tuple[int, bool]:
 def by_gpu(weights: Weights, split: Split, places: Sequence[int]) -> list[tuple[int, int]]:
     """Return bytes of layers, and of embedding and head, on each GPU.
 
-    places: the GPU of each layer where they are split by layer.
+    places: the stage of each layer where there are several. The first looks tokens up, the last
+    makes the logits; llama.cpp looks them up in the host's memory.
     """
-    if not split.by_layer:
-        sums = [0, 0]
-        for kind, count in weights.kinds.items():
-            sums[kind.role.side == "vocab"] += count * _local_bytes(
-                kind, split, weights.architecture
-            )
-        return [(sums[0], sums[1])] * split.gpus
-    layers, ends = [0] * split.gpus, [0] * split.gpus
+    layers, ends = [0] * split.depth, [0] * split.depth
     tied = weights.architecture.tied
     for kind, count in weights.kinds.items():
-        role, size = kind.role, kind.bytes * count
-        if role.layer is not None:
+        role = kind.role
+        size = count * _local_bytes(kind, split, weights.architecture)
+        if role.side == "vocab":
+            stages = {-1 if role.head else 0, *([-1] if role.input and tied else [])}
+            stages -= {0} if split.by_layer and role.input else set()
+            for stage in {stage % split.depth for stage in stages}:
+                ends[stage] += size
+        elif role.layer is not None and places:
             layers[places[role.layer]] += size
-        elif role.input and not tied:
-            continue  # rows are looked up in the host's memory
-        elif role.side == "vocab":
-            ends[-1] += size
         else:
             layers[-1 if role.part.startswith(("norm", "output")) else 0] += size
-    return list(zip(layers, ends, strict=True))
+    return [pair for pair in zip(layers, ends, strict=True) for _ in range(split.width)]
 
 
 def _local_bytes(kind: Kind, split: Split, architecture: Architecture) -> int:
     """Bytes of the fullest rank's part, padded to tiles where it is packed."""
     role, shape = kind.role, kind.shape
     whole = math.prod(shape)
-    if not whole or (split.gpus == 1 and not kind.packed and role.side != "vocab"):
+    if not whole or split.by_layer or (split.width == 1 and not kind.packed):
         return kind.bytes
     *front, n, k = local(shape, role, split, architecture)
     if role.expert and not front:  # stored one by one: a rank has its share of them

@@ -64,15 +64,9 @@ def mem_fit(subject: Subject, row: Row) -> Finding:
         return row.ok(f"It fits. {text} {_room(plan, sequences, context)}", *told)
     if not flags.enforce_eager and planned(split, cards, True).fits:
         return row.warn(f"CUDA graphs may not fit; --enforce-eager would. {text}", *told)
-    wider = next(
-        (
-            size
-            for size in _wider(subject, split)
-            if planned(_spread(split, size), _more(cards, size), True).fits
-        ),
-        None,
-    )
-    return row.fail(f"It does not fit. {text} {_would(plan, wider)}", *told)
+    wider = _wider(subject, split)
+    enough = next((w.gpus for w in wider if planned(w, _more(cards, w.gpus), True).fits), None)
+    return row.fail(f"It does not fit. {text} {_would(plan, enough)}", *told)
 
 
 def _reserves(engine: Engine) -> bool:
@@ -101,27 +95,27 @@ def _room(plan: MemoryPlan, sequences: int, context: int) -> str:
     )
 
 
-def _would(plan: MemoryPlan, size: int | None) -> str:
+def _would(plan: MemoryPlan, gpus: int | None) -> str:
     found = []
     if plan.max_context:
         found.append(f"--max-model-len {plan.max_context}")
     if plan.max_concurrency:
         found.append(f"--max-num-seqs {plan.max_concurrency}")
-    if size:
-        found.append(f"as it is on {size} such GPUs")
+    if gpus:
+        found.append(f"as it is on {gpus} such GPUs")
     if not found:
         return "No context and no number of GPUs up to 16 would fit."
     return f"What would fit: {', or '.join(found)}."
 
 
-def _wider(subject: Subject, split: Split) -> list[int]:
-    """Return the numbers of GPUs beyond those asked for that the model can be spread over."""
+def _wider(subject: Subject, split: Split) -> list[Split]:
+    """Return the ways to spread the model over more GPUs."""
     sizes = list(SIZES) if split.by_layer else sizes_that_work(subject.checkpoint)
-    return [size for size in sizes if size > split.gpus]
-
-
-def _spread(split: Split, size: int) -> Split:
-    return Split(size, size if split.expert > 1 else 1, split.by_layer)
+    return [
+        replace(split, tensor=size, expert=size if split.expert > 1 else 1)
+        for size in sizes
+        if size > split.tensor
+    ]
 
 
 def _more(cards: Cards, size: int) -> Cards:

@@ -8,7 +8,6 @@ from volta_doctor.findings import Finding
 from volta_doctor.preflight.registry import model_check
 from volta_doctor.preflight.subject import Subject
 from volta_doctor.sizing.parallel import (
-    Part,
     Uneven,
     expert_faults,
     group_faults,
@@ -27,14 +26,8 @@ def split_of(subject: Subject) -> Split:
     flags = subject.flags
     ranks = flags.tensor_parallel_size or 1
     by_layer = subject.engine is not None and subject.engine.shards == "layer"
-    return Split(ranks, ranks if flags.enable_expert_parallel else 1, by_layer)
-
-
-def _parts(subject: Subject) -> list[Part]:
-    parts = parts_of(subject.checkpoint)
-    if not parts:
-        raise Missing("No shapes of weights can be read: the files are not here, or not sound.")
-    return parts
+    experts = ranks if flags.enable_expert_parallel else 1
+    return Split(ranks, experts, by_layer, flags.pipeline_parallel_size or 1)
 
 
 def _judge(subject: Subject, row: Row, found: Iterable[Uneven], fine: str) -> Iterator[Finding]:
@@ -58,7 +51,7 @@ def _judge(subject: Subject, row: Row, found: Iterable[Uneven], fine: str) -> It
 @model_check("tp-split")
 def sizes(subject: Subject, row: Row) -> Iterator[Finding]:
     """An engine asserts it when it builds the layer, after minutes."""
-    found = size_faults(_parts(subject), split_of(subject).tensor)
+    found = size_faults(parts_of(subject.checkpoint), split_of(subject).tensor)
     yield from _judge(subject, row, found, "Every split side of every layer divides")
 
 
@@ -89,7 +82,7 @@ def heads(subject: Subject, row: Row) -> Iterator[Finding]:
 @model_check("tp-divides-groups")
 def groups(subject: Subject, row: Row) -> Iterator[Finding]:
     """A rank that holds half a group has no scale for it."""
-    parts, split = _parts(subject), split_of(subject)
+    parts, split = parts_of(subject.checkpoint), split_of(subject)
     if not any(part.group > 1 or part.rows > 1 for part in parts):
         yield row.skip("No layer is quantised in groups.")
         return
@@ -105,7 +98,7 @@ def experts(subject: Subject, row: Row) -> Iterator[Finding]:
     if not a.experts:
         yield row.skip("The model has no experts.")
         return
-    found = list(expert_faults(_parts(subject), a, split))
+    found = list(expert_faults(parts_of(subject.checkpoint), a, split))
     if split.expert > 1 and not split.by_layer and found:
         few = a.experts < split.expert
         for uneven in found:
@@ -117,7 +110,7 @@ def experts(subject: Subject, row: Row) -> Iterator[Finding]:
 @model_check("tp-tile")
 def tiles(subject: Subject, row: Row) -> Iterator[Finding]:
     """Kernels read whole tiles: what they read beyond a narrow layer must be padding."""
-    parts, split = _parts(subject), split_of(subject)
+    parts, split = parts_of(subject.checkpoint), split_of(subject)
     packed = sum(part.alike for part in parts if part.packed)
     if not packed:
         yield row.skip("No layer is quantised.")
