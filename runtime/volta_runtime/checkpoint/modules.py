@@ -15,7 +15,6 @@ from volta_runtime.checkpoint.quantization.names import like
 from volta_runtime.checkpoint.tensors import TensorInfo
 
 _PART_OF_TABLE = re.compile(r"(.+)\.shard_\d+")
-_OF_A_KIND = 3  # faults that are told of modules that differ by their numbers alone
 
 
 def module_map(
@@ -40,7 +39,7 @@ def module_map(
         modules[name] = Module(name, row, reading.shape or (), reading.group, tensors, scheme)
     modules = _without_blanket(modules)
     faults += disagreements(contents, quantization, modules)
-    return modules, (*_few_of_a_kind(faults), *quantization.pattern_faults())
+    return modules, (*faults, *quantization.pattern_faults())
 
 
 def _with_tables(
@@ -69,19 +68,3 @@ def _without_blanket(modules: Mapping[str, Module]) -> dict[str, Module]:
         else replace(module, scheme=None)
         for name, module in modules.items()
     }
-
-
-def _few_of_a_kind(faults: list[Fault]) -> list[Fault]:
-    """The first faults of each kind, the last of them with the number of those left out."""
-    kinds: dict[tuple[str, ...], list[Fault]] = {}
-    for fault in faults:
-        key = fault.check, fault.level, like(fault.tensor), fault.expected, fault.found
-        kinds.setdefault(key, []).append(fault)
-    found = []
-    for alike in kinds.values():
-        found += alike[:_OF_A_KIND]
-        more = len(alike) - _OF_A_KIND
-        if more > 0:
-            last = found[-1]
-            found[-1] = replace(last, message=f"{last.message}; and {more} more like it")
-    return found

@@ -107,15 +107,15 @@ def _numbers(
             "tensor-set", text, contents.path, f"{stack}.{gap}",
             f"layers 0 to {last - 1}", f"{len(found)} layers",
         )  # fmt: skip
-    over = sorted(number for number in found if told and number >= told + drafts)
-    if over:
-        info = _any(found[over[0]].kinds.values())
-        text = f"is of layer {over[0]}, and config.json says {told} layers"
-        text += f" and {drafts} of multi-token prediction" if drafts else ""
-        yield Fault(
-            "tensor-set", text, info.file, info.name,
-            f"layers 0 to {told + drafts - 1}", f"layer {over[-1]}",
-        )  # fmt: skip
+    for number in sorted(found):
+        if told and number >= told + drafts:
+            info = _any(found[number].kinds.values())
+            text = f"is of layer {number}, and config.json says {told} layers"
+            text += f" and {drafts} of multi-token prediction" if drafts else ""
+            yield Fault(
+                "tensor-set", text, info.file, info.name,
+                f"layers 0 to {told + drafts - 1}", f"layer {number}",
+            )  # fmt: skip
 
 
 def _unlike(stack: str, found: Mapping[int, _Layer]) -> Iterator[Fault]:
@@ -156,12 +156,14 @@ def _experts(kind: str, found: Mapping[int, Module], told: int) -> Iterator[Faul
             "tensor-set", text, info.file, f"{before}{stem}{gap}{tail}",
             f"experts 0 to {last - 1}", f"{len(found)} experts",
         )  # fmt: skip
-    if told and expert >= told:
-        text = f"is of expert {expert}, and config.json says {told} experts"
-        yield Fault(
-            "tensor-set", text, info.file, info.name,
-            f"experts 0 to {told - 1}", f"expert {expert}",
-        )  # fmt: skip
+    for number in sorted(found):
+        if told and number >= told:
+            info = _any([found[number]])
+            text = f"is of expert {number}, and config.json says {told} experts"
+            yield Fault(
+                "tensor-set", text, info.file, info.name,
+                f"experts 0 to {told - 1}", f"expert {number}",
+            )  # fmt: skip
 
 
 def _any(modules: Iterable[Module]) -> TensorInfo:
