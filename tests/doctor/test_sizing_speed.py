@@ -242,6 +242,12 @@ def test_beyond_some_batch_arithmetic_is_the_bound():
     assert worked_out("32b", "fp16", "vllm", concurrency=64, **how).bound == "arithmetic"
 
 
+def test_where_attention_goes_through_sequences_one_by_one_each_costs_kernels():
+    found = worked_out("7b", "nvfp4", "embedded", context=512, concurrency=16)
+    assert found.bound == "starting kernels"
+    assert found.decode_all.high < 16 * found.decode.high / 2
+
+
 def test_more_tokens_need_more_of_the_experts():
     one, many = (
         worked_out("35b", "nvfp4", "1cat-vllm", context=512, concurrency=n) for n in (1, 16)

@@ -189,6 +189,7 @@ def _rows(setup: Setup, cache: str, graphs: bool) -> _Rows:
 
 
 def _side(setup: Setup, rows: _Rows, nvlink: bool, *, good: bool) -> Side:
+    latency = rows.latency
     spread = 1  # parts of a prompt that GPUs with some layers each can work on at once
     if setup.engine.shards == "layer":
         spread = min(setup.gpus, ceil(setup.context / setup.engine.memory.step_tokens))
@@ -197,7 +198,8 @@ def _side(setup: Setup, rows: _Rows, nvlink: bool, *, good: bool) -> Side:
         decode={name: share.at(good) for name, share in rows.decode.items()},
         prefill={name: share.at(good) for name, share in rows.prefill.items()},
         past=rows.past.at(good),
-        layer=(rows.latency.low_us if good else rows.latency.high_us) * 1e-6,
+        layer=(latency.low_us if good else latency.high_us) * 1e-6,
+        sequence=(latency.each_low_us if good else latency.each_high_us) * 1e-6,
         wait=_WAIT[nvlink][0 if good else 1],
         link=setup.link_bytes * _LINK[nvlink][1 if good else 0],
         hop=_HOP[0 if good else 1],

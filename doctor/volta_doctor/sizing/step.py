@@ -78,7 +78,8 @@ class Setup:
 class Side(NamedTuple):
     """One end of all ranges: shares of the roofline, by format where they differ, and seconds.
 
-    gain: how many times as fast a prompt is on GPUs that have some layers each.
+    layer: what each costs beside; sequence: what each further sequence adds to that. gain: how many
+    times as fast a prompt is on GPUs that have some layers each.
     """
 
     good: bool
@@ -86,6 +87,7 @@ class Side(NamedTuple):
     prefill: dict[str, float]
     past: float
     layer: float
+    sequence: float
     wait: float
     link: float
     hop: float
@@ -132,7 +134,7 @@ def step(setup: Setup, side: Side, tokens: int) -> Step:
         good=side.good,
         memory=memory / setup.bandwidth,
         compute=tokens * operations / setup.peak,
-        kernels=setup.layers * side.layer,
+        kernels=setup.layers * (side.layer + (tokens - 1) * side.sequence),
         links=links,
     )
 

@@ -64,13 +64,16 @@ class Efficiency(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 class Latency(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What each layer of a step costs beside reading and computing, in microseconds.
 
-    Starting kernels, small ones that are too short to fill a GPU, and Python between them.
+    Starting kernels, small ones that are too short to fill a GPU, and Python between them. `each_`
+    is what each further sequence adds, where attention goes through them one by one.
     """
 
     graphs: bool
     experts: bool
     low_us: float
     high_us: float
+    each_low_us: float = 0
+    each_high_us: float = 0
     measured: str
     source: str
 
