@@ -9,6 +9,7 @@ import io
 import pickletools
 import re
 import zipfile
+import zlib
 from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -25,13 +26,13 @@ _NAMED = 5
 
 # What torch.save needs to put tensors together again (torch/_utils.py, torch/storage.py).
 _TENSORS = re.compile(
-    r"collections OrderedDict"
-    r"|torch\._utils _rebuild_\w+"
-    r"|torch\._tensor _rebuild_from_type_v2"
-    r"|torch\.nn\.parameter Parameter"
-    r"|torch\.storage (UntypedStorage|TypedStorage)"
-    r"|torch (\w*Storage|Tensor|Size|device)"
-    r"|torch (b?float\w*|u?int\w*|complex\w*|bool|half|double|long|short)"
+    r"collections\.OrderedDict"
+    r"|torch\._utils\._rebuild_\w+"
+    r"|torch\._tensor\._rebuild_from_type_v2"
+    r"|torch\.nn\.parameter\.Parameter"
+    r"|torch\.storage\.(UntypedStorage|TypedStorage)"
+    r"|torch\.(\w*Storage|Tensor|Size|device)"
+    r"|torch\.(b?float\w*|u?int\w*|complex\w*|bool|half|double|long|short)"
 )
 _TEXTS = {"SHORT_BINUNICODE", "BINUNICODE", "BINUNICODE8", "UNICODE"}
 _TEXTS |= {"STRING", "BINSTRING", "SHORT_BINSTRING"}
@@ -48,50 +49,54 @@ def pickle_faults(directory: Path, names: Collection[str], used: bool) -> Iterat
             yield Fault(_CHECK, words, directory, found=_few(listed), level="info")
         return
     for name in listed:
-        file = directory / name
-        try:
-            with opened(file) as (stream, size):
-                start = stream.read(1024)
-                stream.seek(0)
-                if pointer := lfs_fault(file, start, size):
-                    yield pointer
-                    continue
-                found = sorted(imports(stream))
-        except OSError as error:
-            yield Fault(_CHECK, f"cannot be read: {error.strerror or error}", file)
-            continue
-        except (ValueError, RecursionError) as error:
-            words = f"its opcodes cannot be read to their end ({error})"
-            yield Fault(_CHECK, words, file, expected="what torch.save writes")
-            continue
-        if strange := [name for name in found if not _TENSORS.fullmatch(name)]:
-            dotted = [name.replace(" ", ".") for name in strange]
-            words = f"loading it runs code: it imports {_few(dotted)}"
-            yield Fault(_CHECK, words, file, expected="tensors alone", found=_few(dotted))
-        else:
-            words = "a pickle: it imports what tensors need alone, and no engine here loads it"
-            yield Fault(_CHECK, words, file, expected="safetensors", found="pickle", level="warn")
+        yield _judged(directory / name)
 
 
-def imports(stream: BinaryIO) -> set[str]:
-    """The names that a file of torch.save imports, as "module name".
+def _judged(file: Path) -> Fault:
+    """What is to be said of one file that is used."""
+    found: set[str] = set()
+    problem = ""
+    try:
+        with opened(file) as (stream, size):
+            start = stream.read(1024)
+            stream.seek(0)
+            if pointer := lfs_fault(file, start, size):
+                return pointer
+            for name in imports(stream):
+                if not _TENSORS.fullmatch(name):
+                    found.add(name)
+    except OSError as error:
+        return Fault(_CHECK, f"cannot be read: {error.strerror or error}", file)
+    except (ValueError, RecursionError) as error:
+        problem = f"its opcodes cannot be read to their end ({error})"
+    if found:
+        words = f"loading it runs code: it imports {_few(sorted(found))}"
+        return Fault(_CHECK, words, file, "", "tensors alone", _few(sorted(found)))
+    if problem:
+        return Fault(_CHECK, problem, file, expected="what torch.save writes")
+    words = "a pickle: it imports what tensors need alone, and no engine here loads it"
+    return Fault(_CHECK, words, file, "", "safetensors", "pickle", level="warn")
+
+
+def imports(stream: BinaryIO) -> Iterator[str]:
+    """The names that a file of torch.save imports, as module.name, in the file's order.
 
     Raises ValueError where it is no such file, or does not end within the bounds of this module.
     """
     if stream.read(4) != b"PK\x03\x04":
         stream.seek(0)
         pickles = io.BytesIO(stream.read(_BYTES))
-        return {name for _ in range(_LEGACY_PICKLES) for name in _globals(pickles)}
-    found: set[str] = set()
+        for _ in range(_LEGACY_PICKLES):
+            yield from _globals(pickles)
+        return
     try:
         with zipfile.ZipFile(_Bounded(stream)) as archive:
             for name in archive.namelist():
                 if name.endswith(".pkl"):
                     with archive.open(name) as member:
-                        found.update(_globals(io.BytesIO(_whole(member))))
-    except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError) as error:
+                        yield from _globals(io.BytesIO(_whole(member)))
+    except (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, EOFError) as error:
         raise ValueError(f"a damaged zip archive: {error}") from error
-    return found
 
 
 def _whole(member: Any) -> bytes:
@@ -135,9 +140,9 @@ def _globals(stream: BinaryIO) -> Iterator[str]:
             pushed = [pushed[1], memo.get(argument)]
         elif name not in ("FRAME", "PROTO"):
             if name in ("GLOBAL", "INST"):
-                yield str(argument)
+                yield str(argument).replace(" ", ".")
             elif name == "STACK_GLOBAL":
-                yield "a hidden name" if None in pushed else f"{pushed[0]} {pushed[1]}"
+                yield "a hidden name" if None in pushed else f"{pushed[0]}.{pushed[1]}"
             elif name.startswith("EXT"):
                 yield f"copyreg extension {argument}"
             pushed = [pushed[1], None]
