@@ -49,7 +49,7 @@ ROWS = (
         ),
         sizes={"G": 16},
         bits=4.5,
-        formula="W = e2m1(weight_packed) · weight_scale / weight_global_scale",
+        formula="W = e2m1(weight_packed) · (weight_scale / weight_global_scale)",
         source="compressed-tensors compressors/nvfp4/base.py, quantization/lifecycle/forward.py;"
         " weight_global_scale = 448 · 6 / amax",
         note="Static input scales (input_global_scale) are there for W4A4 alone.",

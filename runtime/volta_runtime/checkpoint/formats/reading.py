@@ -120,6 +120,7 @@ class _Try:
         }
         self._sizes = dict(sizes)
         self._fits: dict[str, Template] = {}
+        self._open: set[str] = set()  # neither fit nor contradict, for want of another tensor
         self._experts = self._lead()
         self._solve()
 
@@ -160,6 +161,7 @@ class _Try:
                     self._try(parameter, shape)
 
     def _try(self, parameter: Parameter, shape: Shape) -> None:
+        self._open.discard(parameter.name)
         shapes = [template(text) for text in parameter.shapes]
         if parameter.role == "scale" and self._declared is not None:
             shapes.sort(key=lambda wanted: _group(wanted, self._sizes) != self._declared)
@@ -169,6 +171,8 @@ class _Try:
                 self._sizes |= told
                 if wanted.names <= self._sizes.keys():
                     self._fits[parameter.name] = wanted
+                else:
+                    self._open.add(parameter.name)
                 return
 
     def _group(self) -> tuple[int, int] | None:
@@ -192,7 +196,8 @@ class _Try:
                 continue
             dtype, shape = self._seen[name]
             wrong_dtype = dtype not in parameter.dtypes
-            wrong_shape = bool(parameter.shapes) and parameter.name not in self._fits
+            settled = parameter.name in self._fits or parameter.name in self._open
+            wrong_shape = bool(parameter.shapes) and not settled
             if not wrong_dtype and not wrong_shape:
                 continue
             expected = (dtypes,) * wrong_dtype + (shapes,) * wrong_shape

@@ -1,0 +1,90 @@
+"""docs/formats.md, made of the rows: layout, formula, groups and the direction of each scale."""
+
+import sys
+
+from volta_runtime.checkpoint.formats import FORMATS, Parameter, WeightFormat
+
+_HEAD = """\
+# Weight formats
+
+How each format lays a weight out in a checkpoint, and how its numbers are read. This page is made
+of the rows in `runtime/volta_runtime/checkpoint/formats/`.
+
+A format is recognised by the names, dtypes and shapes of a module's tensors, never by the size of
+their numbers: whether a scale multiplies or divides follows from its name. Where two formats look
+alike, the config decides.
+
+Codes of E2M1 stand for 0, 0.5, 1, 1.5, 2, 3, 4 and 6, with the sign in bit 3; in safetensors the
+low nibble of a byte is the even k. E4M3 has no infinities; NaN is 0x7f and 0xff, and the greatest
+number is 448. E8M0 is a power of two, 2^(code - 127). An FP16 product of such scales may be subnormal or too
+large: fold them in FP32.
+
+In the shapes, N are output features and K input features. G weights along K share a scale; R and C
+are the rows and columns of a block, b the bits of a code. A stack of experts has one more dimension
+in front of each shape. An index in brackets says which number of a tensor is meant: n is the row of
+the weight, k its column.
+
+| format | what it is | bits a weight |
+|---|---|---|
+"""
+
+_ROLES = {
+    "codes": "the weight",
+    "scale": "scales",
+    "global": "scale of the tensor",
+    "zero": "zero points",
+    "order": "the group of each column",
+    "sizes": "the weight's shape",
+    "columns": "factors of the inputs",
+    "table": "what a code stands for",
+    "activation": "for the inputs",
+}
+
+
+def markdown() -> str:
+    """The whole page."""
+    table = "".join(
+        f"| [{row.name}](#{row.name}) | {row.title} | {_bits(row)} |\n" for row in FORMATS
+    )
+    return _HEAD + table + "".join(_section(row) for row in FORMATS)
+
+
+def _section(row: WeightFormat) -> str:
+    lines = [f"\n## {row.name}\n", f"{row.title}.\n", f"    {row.formula}\n"]
+    if row.container == "safetensors":
+        lines.append("| tensor | dtype | shape | what | in the formula |\n|---|---|---|---|---|")
+        lines[-1] += "".join(_line(parameter) for parameter in row.parameters) + "\n"
+    if groups := _groups(row):
+        lines.append(f"Groups: {groups}.\n")
+    if row.refused:
+        lines.append(f"Not decoded: {row.refused}.\n")
+    if row.note:
+        lines.append(f"{row.note}\n")
+    lines.append(f"Source: {row.source}.\n")
+    return "\n".join(lines)
+
+
+def _line(parameter: Parameter) -> str:
+    names = " or ".join(f"`{name}`" for name in (parameter.name, *parameter.also))
+    shapes = " or ".join(parameter.shapes) or "any"
+    direction = f"{parameter.direction}s".replace("ys", "ies") if parameter.direction else ""
+    what = _ROLES[parameter.role] + (", may be absent" if parameter.optional else "")
+    return f"\n| {names} | {' '.join(parameter.dtypes)} | {shapes} | {what} | {direction} |"
+
+
+def _groups(row: WeightFormat) -> str:
+    if row.group is not None:
+        return f"blocks of {row.group[1]} weights along K"
+    sizes = ", ".join(f"{name} = {size}" for name, size in row.sizes.items())
+    if sizes:
+        return f"{sizes}, unless the config declares another and the tensors agree"
+    free = any("G" in shape for parameter in row.parameters for shape in parameter.shapes)
+    return "any G, as the shape of the scales tells" if free else ""
+
+
+def _bits(row: WeightFormat) -> str:
+    return f"{row.bits:.4g}"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(markdown())
