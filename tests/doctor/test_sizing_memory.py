@@ -200,6 +200,12 @@ def test_activations_as_vllm_measured_them(ranks, seen):
     assert found == pytest.approx(seen, rel=0.05)
 
 
+def test_llama_cpp_makes_logits_of_a_whole_step():
+    """Its compute buffer of Llama-3-8B at -ub 512 is 258.5 MiB, of which logits are 250.5."""
+    a = from_config({"num_hidden_layers": 1, "vocab_size": 128256, "hidden_size": 4096})
+    assert activation_bytes(a, LLAMA_CPP.memory, Split(), 1) == 250.5 * 2**20
+
+
 def test_the_first_reports_sums_and_where_they_go_wrong():
     """35B in 4 bits on 2 x 16 GB at 0.88: 17.5 GB, 8.75 each, 14 usable, 5.25 left.
 
