@@ -1,6 +1,7 @@
-"""Names of modules, which wrappers and fused layers spell in several ways."""
+"""Names of modules, which wrappers and joined layers spell in several ways."""
 
 from functools import lru_cache
+from typing import NamedTuple
 
 from volta_runtime.checkpoint.fused import FUSED
 
@@ -12,8 +13,18 @@ WRAPPERS = (
     "language_model.",
     "model.",
 )
-
 _WHOLE_OF = {part: whole for whole, parts in FUSED.items() for part in parts}
+
+
+class Spellings(NamedTuple):
+    """What a config may mean a module by.
+
+    names: its own, and that without a wrapper; of a joined layer the names of its parts too.
+    whole: the name of the layer that engines join it to, empty where there is none.
+    """
+
+    names: tuple[str, ...]
+    whole: str
 
 
 @lru_cache(maxsize=1 << 16)
@@ -25,14 +36,13 @@ def plain(name: str) -> str:
     return name
 
 
-def spellings(module: str) -> tuple[str, ...]:
-    """All names that a config may mean this module by, the module's own first."""
+def spellings(module: str) -> Spellings:
+    """All spellings of a module's name."""
     short = plain(module)
-    found = [module, short] if short != module else [module]
     parent, dot, last = short.rpartition(".")
-    others = (_WHOLE_OF[last],) if last in _WHOLE_OF else FUSED.get(last, ())
-    found += [f"{parent}{dot}{other}" for other in others]
-    return tuple(found)
+    names = (module, short) if short != module else (module,)
+    names += tuple(f"{parent}{dot}{part}" for part in FUSED.get(last, ()))
+    return Spellings(names, f"{parent}{dot}{_WHOLE_OF[last]}" if last in _WHOLE_OF else "")
 
 
 @lru_cache(maxsize=1 << 16)

@@ -4,7 +4,8 @@ import re
 import time
 from collections.abc import Callable, Sequence
 
-from volta_runtime.checkpoint.quantization.names import WRAPPERS, plain
+from volta_runtime.checkpoint.fused import FUSED
+from volta_runtime.checkpoint.quantization.names import WRAPPERS, Spellings, plain
 
 MOST = 20_000  # patterns; the longest list seen in a published checkpoint has some 300
 SECONDS = 2.0  # for all names together; 300 patterns over 20,000 names take 0.03 s
@@ -35,24 +36,23 @@ class Patterns:
             self.faults.append((sources[MOST], f"one of {len(sources)} patterns, over {MOST}"))
             sources = ()
         self._inner = any("language_model" in _WRAPPED.sub("", source) for source in sources)
-        # A pattern that names a wrapper holds for the name without one too.
-        both = [*sources, *(source for s in sources if (source := _WRAPPED.sub("", s)) != s)]
-        self._matchers = [
-            matcher
-            for start in range(0, len(both), _CHUNK)
-            for matcher in self._compiled(both[start : start + _CHUNK])
-        ]
+        self._matchers = self._chunks(sources)
+        # The name of a joined layer is tried on patterns that have it in full: "*mlp.gate*", which
+        # means a router, would fit "mlp.gate_up_proj".
+        self._joined = self._chunks([s for s in sources if any(whole in s for whole in FUSED)])
 
-    def match(self, spellings: Sequence[str]) -> bool:
-        """Whether any pattern fits any spelling of a module's name."""
+    def match(self, spelled: Spellings) -> bool:
+        """Whether any pattern fits a module's name, as a config may spell it."""
         if not self._matchers or self._left <= 0:
             return False
         started = time.perf_counter()
-        names = list(spellings)
+        names = list(spelled.names)
         if self._inner:
             names += [f"{wrapper}{plain(names[0])}" for wrapper in WRAPPERS[1:3]]
         try:
-            return any(match(name, self._left) for name in names for match in self._matchers)
+            return any(match(name, self._left) for name in names for match in self._matchers) or (
+                bool(spelled.whole) and any(m(spelled.whole, self._left) for m in self._joined)
+            )
         except TimeoutError:
             self._left = 0
             return False
@@ -60,6 +60,15 @@ class Patterns:
             self._left -= time.perf_counter() - started
             if self._left <= 0:
                 self.faults.append(("", f"the patterns take longer than {SECONDS:g} s"))
+
+    def _chunks(self, sources: Sequence[str]) -> list[Matcher]:
+        # A pattern that names a wrapper holds for the name without one too.
+        both = [*sources, *(source for s in sources if (source := _WRAPPED.sub("", s)) != s)]
+        return [
+            matcher
+            for start in range(0, len(both), _CHUNK)
+            for matcher in self._compiled(both[start : start + _CHUNK])
+        ]
 
     def _compiled(
         self, sources: Sequence[str], compiled: Callable[[str], Matcher] | None = None

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from volta_runtime.checkpoint.quantization.names import plain, spellings
+from volta_runtime.checkpoint.quantization.names import Spellings, plain, spellings
 from volta_runtime.checkpoint.quantization.patterns import Patterns
 from volta_runtime.checkpoint.scheme import Scheme
 
@@ -78,16 +78,13 @@ class Names:
                 self.patterns.append((number, Patterns(patterns)))
         self._lengths = sorted({text.count(".") + 1 for text in self._parts})
 
-    def find(self, names: Sequence[str], class_name: str) -> int | None:
-        """The number of the list: by name before by pattern before by class, the first of two.
-
-        names: all spellings of one module's name, the one without wrappers among them.
-        """
-        for name in names:
+    def find(self, spelled: Spellings, class_name: str) -> int | None:
+        """The number of the list: by name before by pattern before by class, the first of two."""
+        for name in (*spelled.names, spelled.whole):
             if (found := self._named(name)) is not None:
                 return found
         for number, patterns in self.patterns:
-            if patterns.match(names):
+            if patterns.match(spelled):
                 return number
         return self._classes.get(class_name)
 
@@ -124,10 +121,10 @@ class Targets:
 
     def scheme_of(self, module: str, class_name: str) -> Scheme | None:
         """The scheme of a module of this class."""
-        names = spellings(module)
-        if self._ignored.find(names, class_name) is not None:
+        spelled = spellings(module)
+        if self._ignored.find(spelled, class_name) is not None:
             return None
-        found = self._targets.find(names, class_name)
+        found = self._targets.find(spelled, class_name)
         return None if found is None else self._schemes[found]
 
     def faults(self) -> list[tuple[str, str]]:
