@@ -17,8 +17,10 @@ from volta_doctor.catalog.model import model_checks
 from volta_doctor.preflight.report import ModelReport
 from volta_doctor.report import Report
 from volta_doctor.why import document
+from volta_runtime.checkpoint.formats import document as formats
 
 WHY_MD = Path(__file__).parents[2] / "docs/why.md"
+FORMATS_MD = Path(__file__).parents[2] / "docs/formats.md"
 MODEL_MD = Path(__file__).parents[2] / "docs/model.md"
 CHECKS_MD = Path(__file__).parents[2] / "docs/checks.md"
 SCHEMA_JSON = Path(__file__).parent / "report/schema.json"
@@ -110,6 +112,7 @@ def schema_json(report: type[Report | ArchReport] = Report) -> str:
 if __name__ == "__main__":
     CHECKS_MD.write_text(checks_md())
     WHY_MD.write_text(document.refreshed(WHY_MD.read_text()))
+    FORMATS_MD.write_text(formats.markdown())
     MODEL_MD.write_text(examples.refreshed(MODEL_MD.read_text()))
     SCHEMA_JSON.write_text(schema_json())
     ARCH_SCHEMA_JSON.write_text(schema_json(ArchReport))

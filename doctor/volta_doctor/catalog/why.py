@@ -105,10 +105,10 @@ def rows() -> dict[str, Row]:
         name: msgspec.structs.replace(row, needs=[], rule={})
         for name, row in model_checks().items()
     }
-    for name, row in checks().items():
+    for name, check in checks().items():
         of_model = found[name].hides if name in found else []
-        hides = [*row.hides, *(other for other in of_model if other not in row.hides)]
-        found[name] = msgspec.structs.replace(row, hides=hides)
+        hides = [*check.hides, *(other for other in of_model if other not in check.hides)]
+        found[name] = msgspec.structs.replace(check, hides=hides)
     for area, entry in _entries():
         row = found.get(entry.id)
         if row:

@@ -21,6 +21,7 @@ _NAME, _SENTENCE = 200, 1000  # characters that are told of a name, and of a sen
 NO_CARDS = "No GPU was named (--gpu), and this host has no Volta card."
 _NO_ENGINE = "No engine was named (--engine)."
 _NO_HOST = "The host that is to serve was not looked at: run this there, without --gpu."
+_NO_TENSORS = "No header could be read that tells of tensors."
 _NOTHING = (
     "There is no checkpoint in {}: neither *.safetensors nor model.safetensors.index.json,"
     " *.gguf or weights of torch (*.bin, *.pt)."
@@ -43,6 +44,8 @@ def examine(subject: Subject, row: Row) -> list[Finding]:
         return [row.unknown(_NOTHING.format(one_line(str(contents.path), _NAME)))]
     if reason := _lacking(subject, row):
         return [row.skip(reason)]
+    if "modules" in row.needs and not subject.checkpoint.modules:
+        return [row.unknown(_NO_TENSORS)]
     try:
         found = MODEL_CHECKS[row.id](subject, row)
         findings = [found] if isinstance(found, Finding) else list(found)

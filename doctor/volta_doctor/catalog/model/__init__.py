@@ -7,8 +7,8 @@ import msgspec
 
 from volta_doctor.catalog import Row, load
 
-# Parts of preflight.subject.Subject that a row may need.
-NEEDS = ("checkpoint", "scales", "engine", "serve_flags", "cards", "host")
+# Parts of preflight.subject.Subject that a row may need; modules are what headers told of tensors.
+NEEDS = ("checkpoint", "modules", "scales", "engine", "serve_flags", "cards", "host")
 
 
 @cache

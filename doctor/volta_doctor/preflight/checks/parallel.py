@@ -98,7 +98,10 @@ def experts(subject: Subject, row: Row) -> Iterator[Finding]:
     if not a.experts:
         yield row.skip("The model has no experts.")
         return
-    found = list(expert_faults(parts_of(subject.checkpoint), a, split))
+    parts = parts_of(subject.checkpoint)
+    if not parts:
+        raise Missing("No header could be read that tells of tensors.")
+    found = list(expert_faults(parts, a, split))
     if split.expert > 1 and not split.by_layer and found:
         few = a.experts < split.expert
         for uneven in found:

@@ -1,22 +1,12 @@
 """Quantisation configs, tensors and layers against each other: what the reader found, told."""
 
 from volta_doctor.catalog import Row
-from volta_doctor.facts.model import Missing
 from volta_doctor.findings import Finding
 from volta_doctor.preflight.checks._faults import faults, findings
 from volta_doctor.preflight.registry import model_check
 from volta_doctor.preflight.subject import Subject
 from volta_doctor.words import several
 from volta_runtime.checkpoint.module import Module
-
-_UNREAD = "No shapes of tensors can be read: the files are not here, or not sound."
-
-
-def _modules(subject: Subject) -> list[Module]:
-    modules = list(subject.checkpoint.modules.values())
-    if not modules:
-        raise Missing(_UNREAD)
-    return modules
 
 
 def _judge(subject: Subject, row: Row, held: int, looked: str, none: str) -> list[Finding]:
@@ -39,7 +29,7 @@ def config(subject: Subject, row: Row) -> list[Finding]:
 @model_check("quant-conflict")
 def conflict(subject: Subject, row: Row) -> list[Finding]:
     """Each module's tensors against its promise."""
-    modules = _modules(subject)
+    modules = subject.checkpoint.modules.values()
     coded = sum(module.quantised for module in modules)
     looked = f"{several(coded, 'quantised module')} of {len(modules):,} are as their config says"
     return _judge(subject, row, coded, looked, "No module is quantised, and no config says so.")
@@ -48,7 +38,11 @@ def conflict(subject: Subject, row: Row) -> list[Finding]:
 @model_check("group-size-config")
 def group_size(subject: Subject, row: Row) -> list[Finding]:
     """Groups as the shapes show them."""
-    grouped = [module.group for module in _modules(subject) if module.group and module.group[1] > 0]
+    grouped = [
+        module.group
+        for module in subject.checkpoint.modules.values()
+        if module.group and module.group[1] > 0
+    ]
     sizes = ", ".join(map(str, sorted({columns for _, columns in grouped})))
     looked = f"{several(len(grouped), 'module')} in groups of {sizes}"
     return _judge(subject, row, len(grouped), looked, "No module has its scales in groups.")
@@ -59,7 +53,7 @@ def direction(subject: Subject, row: Row) -> list[Finding]:
     """Names of global scales."""
     roles = [
         part.direction
-        for module in _modules(subject)
+        for module in subject.checkpoint.modules.values()
         for part in (module.format.parameters if module.format else ())
         if part.role == "global" and part.name in module.tensors
     ]
@@ -71,7 +65,7 @@ def direction(subject: Subject, row: Row) -> list[Finding]:
 @model_check("scale-layout")
 def layout(subject: Subject, row: Row) -> list[Finding]:
     """Each format's tensors and shapes."""
-    coded = sum(module.quantised for module in _modules(subject))
+    coded = sum(module.quantised for module in subject.checkpoint.modules.values())
     looked = f"{several(coded, 'quantised module')} have all tensors of their formats"
     return _judge(subject, row, coded, looked, "No module is quantised.")
 
@@ -81,7 +75,7 @@ def fused(subject: Subject, row: Row) -> list[Finding]:
     """Parts that engines join."""
     if subject.checkpoint.contents.kind == "gguf":
         return [row.skip("GGUF files mix types within a layer, and llama.cpp joins none.")]
-    coded = sum(module.quantised for module in _modules(subject))
+    coded = sum(module.quantised for module in subject.checkpoint.modules.values())
     looked = "The parts of every layer that engines join are alike"
     return _judge(subject, row, coded, looked, "No module is quantised.")
 
@@ -89,7 +83,7 @@ def fused(subject: Subject, row: Row) -> list[Finding]:
 @model_check("tensor-set")
 def tensor_set(subject: Subject, row: Row) -> list[Finding]:
     """Layers and experts against their like."""
-    modules = _modules(subject)
+    modules = subject.checkpoint.modules.values()
     layers = len(subject.checkpoint.architecture.layers)
     told = f" for the {layers} layers of config.json" if layers else ""
     return findings(subject, row, f"{several(len(modules), 'module')}{told}, none missing")
@@ -98,7 +92,6 @@ def tensor_set(subject: Subject, row: Row) -> list[Finding]:
 @model_check("head-tied")
 def head(subject: Subject, row: Row) -> list[Finding]:
     """lm_head and tie_word_embeddings."""
-    _modules(subject)
     if subject.checkpoint.contents.kind == "gguf":
         tied = subject.checkpoint.architecture.tied
         return [
@@ -112,7 +105,7 @@ def attention(subject: Subject, row: Row) -> Finding:
     """Bits of the projections beside linear attention."""
     sides = [
         module
-        for module in _modules(subject)
+        for module in subject.checkpoint.modules.values()
         if {"self_attn", "linear_attn"} & {*module.name.split(".")} and len(module.shape) == 2
     ]
     if not any("linear_attn" in module.name for module in sides):
