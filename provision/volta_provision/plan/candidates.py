@@ -29,7 +29,7 @@ _SIZES = (1, 2, 4, 8, 16)
 # A check that looks at one of these judges an engine, its flags or its place, and no model alone.
 _OF_A_PLACE = {"serve_flags", "cards", "host"}
 _OF_A_CHOICE = {"engine", *_OF_A_PLACE}
-_RUNS_AT_ALL = "quant-volta"
+RUNS_AT_ALL = "quant-volta"  # the check of an engine and a format
 _OUT = (Status.FAIL, Status.UNKNOWN)
 _HIGHEST = 0.95  # of a GPU: what is above leaves too little for fragments (mem-fit's limit)
 _BY_SUMS = "mem-fit"  # is answered by the very plan of memory that it would make
@@ -172,7 +172,7 @@ def candidate(task: Task, wanted: Wanted, engine: Engine, size: int, experts: in
     findings: list[Finding] = []
     for row in _rows():
         findings += _examined(task, subject, row)
-        if row.id == _RUNS_AT_ALL and any(f.status in _OUT for f in findings):
+        if row.id == RUNS_AT_ALL and any(f.status in _OUT for f in findings):
             break  # what its flags would do to a format that it does not run is idle
     judged = replace(bare, findings=findings)
     title = f"{engine.title}: "  # is told beside it
@@ -187,7 +187,7 @@ def candidate(task: Task, wanted: Wanted, engine: Engine, size: int, experts: in
 def _rows() -> list[Row]:
     """Return the checks of a choice, first that of the engine and the format."""
     rows = [row for row in model_checks().values() if row.id != _BY_SUMS and _of_a_choice(row)]
-    return sorted(rows, key=lambda row: row.id != _RUNS_AT_ALL)
+    return sorted(rows, key=lambda row: row.id != RUNS_AT_ALL)
 
 
 def _examined(task: Task, subject: Subject, row: Row) -> list[Finding]:

@@ -166,9 +166,11 @@ def _of_pci(facts: Facts) -> tuple[list[Gpu], list[str]]:
         for index, device in enumerate(filter(is_volta, cards))
         if (model := compat().card(device.device.removeprefix("0x")))
     ]
-    error = facts.nvml.data.init_error if facts.nvml.data else facts.nvml.error
-    why = f"NVML does not answer ({error}): memory is that of the data sheets, all of it free"
-    return gpus, [why] if gpus else []
+    error = facts.nvml.data.init_error if facts.nvml.data else None
+    if gpus:
+        why = f"NVML does not answer ({error or facts.nvml.error})"
+        return gpus, [f"{why}: memory is that of the data sheets, all of it free"]
+    return [], [f"NVML does not answer: {error}"] if error else []
 
 
 def _linked(facts: Facts, gpus: Sequence[Gpu]) -> frozenset[tuple[int, int]] | None:

@@ -44,6 +44,9 @@ def refused(task: Task, asked: Asked, fails: Sequence[Finding]) -> Plan:
 
 def untold(task: Task, asked: Asked, reason: str) -> Plan:
     """Report on a checkpoint of which too little can be read to plan anything."""
+    contents = task.checkpoint.contents
+    if contents.kind == "none" and contents.configs:
+        reason += " A model in one file has no index: that file is needed to plan for it."
     return _plan(task, asked, "could not tell", reason, cautions=[])
 
 
@@ -114,7 +117,8 @@ def _reason(first: Candidate) -> str:
     if first.untold:
         return first.untold
     if first.ends:
-        return f"no engine runs it on {card}; {title} ends with: {first.ends}"
+        ends = f"{title} ends with: {first.ends}"
+        return ends if wanted.engine else f"no engine runs it on {card}; {ends}"
     where = f"{first.tensor_parallel} x {card}"
     if first.runs:
         return f"{what} on {where}"
@@ -213,6 +217,7 @@ def _host(host: Host) -> HostTold:
 def _caution(finding: Finding) -> Caution:
     where = "" if finding.subject in ("model", "host") else f"{finding.subject}: "
     return Caution(
+        level="fail" if finding.status is Status.FAIL else "warn",
         id=finding.id,
         message=one_line(f"{where}{finding.message}", _SENTENCE),
         fix=finding.remedy.fix,
@@ -227,13 +232,19 @@ def _untold(task: Task, findings: Sequence[Finding]) -> Iterator[Caution]:
     message = f"{several(len(ids), 'check')} could not tell: {few(ids)}"
     if task.checkpoint.contents.kind == "index":
         message = f"planned from the index's names and total size, without the weights; {message}"
-    yield Caution(id="not-seen", message=message, fix=f"volta-doctor model {_path(task)} tells why")
+    yield Caution(
+        level="warn",
+        id="not-seen",
+        message=message,
+        fix=f"volta-doctor model {_path(task)} tells why",
+    )
 
 
 def _neighbours(first: Candidate) -> Iterator[Caution]:
     held = max(first.seats.cards.used)
     if held >= _NEIGHBOUR:
         yield Caution(
+            level="warn",
             id="neighbours",
             message=f"other processes hold up to {held / _GIB:.1f} GiB of a GPU",
             fix="stop them, and plan with --idle as if they were not there",
@@ -242,6 +253,7 @@ def _neighbours(first: Candidate) -> Iterator[Caution]:
 
 def _lowered(asked: Asked) -> Caution:
     return Caution(
+        level="warn",
         id="lowered",
         message=(
             f"planned for {several(asked.concurrency, 'request')} of {asked.context} tokens:"

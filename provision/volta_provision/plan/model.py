@@ -1,7 +1,6 @@
 """What a user means by MODEL: a checkpoint on this machine, or how to get one."""
 
 import re
-import shlex
 from pathlib import Path
 
 from volta_doctor.facts.release import install_root
@@ -10,7 +9,6 @@ from volta_provision.errors import StackError
 from volta_provision.stack import read_models
 
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
-_SMALL = ("*.json", "*.jinja", "*.model")
 
 
 class NotHereError(StackError):
@@ -36,11 +34,10 @@ def find_model(name: str) -> Path:
             " in stack.yaml fetches and converts it"
         )
     if _HUB_ID.fullmatch(name):
-        patterns = " ".join(f"--include {shlex.quote(pattern)}" for pattern in _SMALL)
         directory = name.rpartition("/")[2]
         raise StackError(
             f"{name}: no such directory; if it is a model of Hugging Face, fetch its small files"
-            f" and plan for these: hf download {name} {patterns} --local-dir {directory}"
+            f" and plan for these: hf download {name} --include '*.json' --local-dir {directory}"
         )
     raise StackError(
         f"{name}: no such file or directory; MODEL is a checkpoint's directory, a GGUF file, or one"

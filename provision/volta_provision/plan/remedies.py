@@ -6,12 +6,13 @@ from dataclasses import replace
 from volta_doctor.catalog import compat
 from volta_doctor.catalog.engines import engines
 from volta_doctor.facts.model import Missing
+from volta_doctor.findings import Status
 from volta_doctor.preflight.cards import of_flag
 from volta_doctor.preflight.subject import Cards
 from volta_doctor.sizing.memory import MemoryPlan, plan_of
 from volta_doctor.sizing.split import Split
 from volta_doctor.words import few, several
-from volta_provision.plan.candidates import Candidate, Task, cache_of
+from volta_provision.plan.candidates import RUNS_AT_ALL, Candidate, Task, cache_of
 
 _SHORTEST = 256  # tokens; below that nothing can be asked
 _COUNTS = (1, 2, 4, 8, 16)
@@ -22,7 +23,10 @@ _GIB = 2**30
 def would_fit(one: Candidate, task: Task) -> list[str]:
     """Return what the engine could serve, each as a sentence with its numbers."""
     if one.ends:
-        return [f"the model in another format; on sm_70 run {_formats()}"]
+        fails = [finding for finding in one.findings if finding.status is Status.FAIL]
+        if all(finding.id == RUNS_AT_ALL for finding in fails):
+            return [f"the model in another format; on sm_70 run {_formats()}"] if fails else []
+        return list(dict.fromkeys(finding.remedy.fix for finding in fails))
     found = [*_less(one, task), *_more(one, task), *_fewer_bits(one, task)]
     return found or [f"not even 4 bits a weight on {_COUNTS[-1]} of the largest GPUs"]
 

@@ -99,8 +99,12 @@ class Other(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Caution(msgspec.Struct, frozen=True, kw_only=True):
-    """Something to know before it is served: a check of `volta-doctor model`, or the planner's."""
+    """Something to know before it is served: a check of `volta-doctor model`, or the planner's.
 
+    `level` is fail for what no engine gets past.
+    """
+
+    level: Literal["fail", "warn"]
     id: str
     message: str
     fix: str = ""

@@ -15,6 +15,8 @@ from volta_provision.plan.report import Choice, HostTold, Memory, Pace, Paces, P
 _GIB = 2**30
 _VERDICT_STYLES = ("bold green", "bold yellow", "bold red", "bold magenta")  # by exit code
 _LABELS = {"runs": "behind", "not told": "unsure"}  # of other engines; the rest do not run
+_LEVELS = {"fail": ("fault", "red"), "warn": ("warning", "yellow")}
+_SHOWN = _GIB // 20  # bytes: less is 0.0 GiB
 _FEW = 3  # warnings that a short page shows
 _LABEL = 9  # columns before what a line tells
 
@@ -54,11 +56,12 @@ class _Page(NamedTuple):
         shown = plan.cautions if self.verbose else plan.cautions[:_FEW]
         for caution in shown:
             fix = f" Fix: {caution.fix}" if caution.fix and self.verbose else ""
-            yield from self.short("warning", f"{caution.id}: {caution.message}{fix}", "yellow")
+            label, style = _LEVELS[caution.level]
+            yield from self.short(label, f"{caution.id}: {caution.message}{fix}", style)
         if more := len(plan.cautions) - len(shown):
-            yield from self.told("", f"and {several(more, 'more warning')} (-v)")
+            yield from self.told("", f"and {more} more (-v)")
         for fit in plan.would_fit:
-            yield from self.told("fits", fit, "green")
+            yield from self.told("instead", fit, "green")
         for other in plan.others:
             label = _LABELS.get(other.outcome, "not")
             yield from self.short(label, f"{other.title} {other.version}: {other.says}")
@@ -113,15 +116,15 @@ class _Page(NamedTuple):
         parts = [
             f"{letter} {name} {_gib(getattr(fullest, field))}"
             for field, letter, name, _ in _PARTS
-            if getattr(fullest, field)
+            if getattr(fullest, field) >= _SHOWN
         ]
         lacks = fullest.total - fullest.free - fullest.budget
         limit = f" (may take {_gib(fullest.budget)})" if fullest.budget < fullest.total else ""
         parts.append(f"lacks {_gib(lacks)}" if lacks > 0 else f"free {_gib(fullest.free)}")
         yield from self.told("", f"{', '.join(parts)}{limit}")
         if rest := [one.total - one.free for one in memories if one != fullest]:
-            least, most = _gib(min(rest)), _gib(max(rest))
-            yield from self.told("", f"{several(len(rest), 'other GPU')}: {least} to {most}")
+            held = " to ".join(dict.fromkeys([_gib(min(rest)), _gib(max(rest))]))
+            yield from self.told("", f"{several(len(rest), 'other GPU')}: {held}")
 
     def speed(self, speed: Paces, concurrency: int) -> Iterator[Text]:
         """Give the ranges, and what they come from."""

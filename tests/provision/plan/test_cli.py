@@ -2,12 +2,15 @@
 
 import json
 import os
+import shutil
+import subprocess
+import sys
 
 import jsonschema
 import msgspec
 import pytest
 import yaml
-from plan_example import PAGE, answer, shown
+from plan_example import MAIN, PAGE, answer, shown
 
 from volta_provision.plan import schema
 from volta_provision.stack import read_stack
@@ -72,6 +75,17 @@ def test_write_makes_a_stack_that_is_read(checkpoint, volta_stack, tmp_path):
     assert file.read_bytes() != before
     lock = volta_stack("lock", "--stack", file)
     assert "engine: vllm cannot be locked yet" in lock.stderr
+
+
+def test_a_model_of_models_yaml_is_found_where_it_is_installed(checkpoint, volta_stack, tmp_path):
+    name, file = "smollm2-135m-instruct-nvfp4", tmp_path / "stack.yaml"
+    installed = tmp_path / "root/models/SmolLM2-135M-Instruct-NVFP4"
+    installed.parent.mkdir(parents=True)
+    checkpoint("qwen2.5-7b").rename(installed)
+    done = volta_stack("plan", name, *CARDS, "--write", file)
+    assert done.returncode == 1, done.stderr
+    assert str(installed) in done.stdout.replace(" \\\n          ", " ")
+    assert read_stack(file).model == name
 
 
 def test_nothing_is_written_of_what_does_not_run(checkpoint, volta_stack, tmp_path):
@@ -154,3 +168,17 @@ def test_beside_neighbours_the_share_is_what_they_leave(checkpoint, volta_stack,
     idle = json.loads(volta_stack(*arguments, *options, "--idle").stdout)["choice"]
     assert idle["memory"][0]["neighbours"] == 0
     assert msgspec.json.encode(idle).find(b"gpu-memory-utilization") == -1
+
+
+@pytest.mark.skipif(not shutil.which("cc"), reason="no cc to build the fake driver with")
+def test_this_very_host_is_planned_for(checkpoint, repo, tmp_path):
+    """Of a DGX-1 GPU 3 is lost: the other four that NVLink joins are taken."""
+    host = [sys.executable, repo / "tests/fakegpu/fakegpu.py", "run", "gpu-lost", "--"]
+    plan = [sys.executable, "-c", MAIN, "plan", checkpoint("qwen2.5-7b"), "--tp", "4"]
+    command = [str(word) for word in (*host, *plan, "--format", "json")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    report = json.loads(done.stdout)
+    assert report["choice"]["env"]["CUDA_VISIBLE_DEVICES"] == "4,5,6,7"
+    [host] = report["hosts"]
+    assert host["gpus"] == ["Tesla V100 SXM2 16GB"] * 7
+    assert host["notes"] == ["GPU 3 is not used: NVML cannot open it: 15 (GPU is lost)"]
