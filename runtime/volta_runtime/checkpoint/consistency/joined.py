@@ -11,8 +11,9 @@ def joined(modules: Mapping[str, Module]) -> Iterator[Fault]:
     """The layers whose parts differ in format or group."""
     for names in fused(modules):
         parts = [modules[name] for name in names]
-        kinds = {_kind(part) for part in parts if part.format is not None}
-        if len(kinds) < 2:
+        if any(part.format is None or (part.quantised and part.group is None) for part in parts):
+            continue  # of which the part's own fault tells
+        if len({_kind(part) for part in parts}) < 2:
             continue
         first, odd = parts[0], next(p for p in parts if _kind(p) != _kind(parts[0]))
         held = ", ".join(f"{part.name.rpartition('.')[2]} is {_kind(part)}" for part in parts)
@@ -22,8 +23,6 @@ def joined(modules: Mapping[str, Module]) -> Iterator[Fault]:
 
 
 def _kind(module: Module) -> str:
-    if module.format is None:
-        return "in no known format"
-    if module.group is None or module.group[0] != 1 or module.group[1] == 0:
-        return module.format.name
-    return f"{module.format.name} in groups of {module.group[1]}"
+    name = module.format.name if module.format else ""
+    rows, columns = module.group or (0, 0)
+    return f"{name} in groups of {columns}" if rows == 1 and columns else name

@@ -79,7 +79,9 @@ def _scheme(fields: Fields, algo: str, size: int | None) -> Scheme | None:
         return Scheme(algo.lower(), fields.file, fields.where)
     name, group, activations = _ALGOS[algo]
     if name in _NVFP4:
-        if size is None:
+        # ModelOpt's own config.json of NVFP4_AWQ has none; its other file is the one that engines
+        # read it from.
+        if size is None and fields.file.name == "hf_quant_config.json":
             fields.note(
                 f"{fields.place('group_size')} is missing, and engines refuse {algo} without it",
                 expected="16",
@@ -96,7 +98,7 @@ def _scheme(fields: Fields, algo: str, size: int | None) -> Scheme | None:
         bits=4 if name in _NVFP4 else 8,
         group=group,
         activations=activations,
-        also=("fp8-block",) if name == "modelopt-fp8" else (),
+        also=("fp8-block",) if group and group[0] > 1 else (),  # weight_scale_inv
     )
 
 
