@@ -34,11 +34,10 @@ def _by_module(first: Config, other: Config, modules: Mapping[str, Module]) -> I
         if mine is None and theirs is None:
             continue
         expected, found = _said(mine), _said(theirs)
-        if expected == found:
-            continue
         sized = mine is not None and theirs is not None and mine.format == theirs.format
-        if sized and (mine.group is None or theirs.group is None):
-            continue  # one does not tell the size
+        told = all(scheme is not None and scheme.group is not None for scheme in (mine, theirs))
+        if expected == found or (sized and not told):
+            continue
         text = f"is {found} here, and {expected} in {first.file.name}"
         check = "group-size-config" if sized else "quant-conflict"
         yield Fault(check, text, other.file, module.name, expected, found)

@@ -98,8 +98,15 @@ def _scheme(fields: Fields, algo: str, size: int | None) -> Scheme | None:
         bits=4 if name in _NVFP4 else 8,
         group=group,
         activations=activations,
-        also=("fp8-block",) if group and group[0] > 1 else (),  # weight_scale_inv
+        also=_also(name, group),
     )
+
+
+def _also(name: str, group: tuple[int, int] | None) -> tuple[str, ...]:
+    """The other layouts of a promise."""
+    if name == "modelopt-nvfp4-awq":
+        return ("modelopt-nvfp4",)  # layers whose pre_quant_scale is folded into the norm before
+    return ("fp8-block",) if group and group[0] > 1 else ()  # weight_scale_inv
 
 
 def _group_size(fields: Fields) -> int | None:

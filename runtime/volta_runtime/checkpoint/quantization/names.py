@@ -40,7 +40,7 @@ def spellings(module: str) -> Spellings:
     """All spellings of a module's name."""
     short = plain(module)
     parent, dot, last = short.rpartition(".")
-    names = (module, short) if short != module else (module,)
+    names: tuple[str, ...] = (module, short) if short != module else (module,)
     names += tuple(f"{parent}{dot}{part}" for part in FUSED.get(last, ()))
     return Spellings(names, f"{parent}{dot}{_WHOLE_OF[last]}" if last in _WHOLE_OF else "")
 
