@@ -110,8 +110,10 @@ def _recognise(
         and any(held.get(name) in row.codes.dtypes for name in (row.codes.name, *row.codes.also))
     }
 
-    def order(row: WeightFormat) -> tuple[bool, bool, tuple[int, int]]:
-        return distances[row] > (0, 0), row.name not in promised, distances[row]
+    def order(row: WeightFormat) -> tuple[bool, int, tuple[int, int]]:
+        misfits = distances[row] > (0, 0)
+        place = promised.index(row.name) if row.name in promised else len(promised)
+        return misfits, place == len(promised) if misfits else place, distances[row]
 
     return min(distances, key=order, default=None)  # the first of equals
 

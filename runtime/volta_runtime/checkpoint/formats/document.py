@@ -16,8 +16,8 @@ alike, the config decides.
 
 Codes of E2M1 stand for 0, 0.5, 1, 1.5, 2, 3, 4 and 6, with the sign in bit 3; in safetensors the
 low nibble of a byte is the even k. E4M3 has no infinities; NaN is 0x7f and 0xff, and the greatest
-number is 448. E8M0 is a power of two, 2^(code - 127). An FP16 product of such scales may be subnormal or too
-large: fold them in FP32.
+number is 448. E8M0 is a power of two, 2^(code - 127). A product of such scales may be subnormal or
+too large in FP16: fold them in FP32.
 
 In the shapes, N are output features and K input features. G weights along K share a scale; R and C
 are the rows and columns of a block, b the bits of a code. A stack of experts has one more dimension
