@@ -45,7 +45,8 @@ A site adds its own as [plugins](plugins.md) and bears with a problem by a [waiv
 _MODEL_HEAD = """# Checks of a checkpoint
 
 `volta-doctor model PATH` makes these ([model.md](model.md)). What a check needs: the *checkpoint*'s
-headers and configs; *scales*, the values of its scale tensors; an *engine* (`--engine`), *cards*
+files; its *modules*, as headers describe their tensors; its *architecture*, from config.json or
+GGUF's metadata; *scales*, the values of its scale tensors; an *engine* (`--engine`), *cards*
 (`--gpu`, or those of this host) or the *host* that is to serve: without these three it is skipped.
 What cannot be read of a checkpoint is *unknown*.
 """

@@ -15,13 +15,14 @@ from volta_doctor.preflight.checks import MODEL_CHECKS
 from volta_doctor.preflight.subject import Subject
 from volta_doctor.waivers import Waiver, waive
 from volta_doctor.words import few, one_line
+from volta_runtime.checkpoint import Checkpoint
+from volta_runtime.checkpoint.architecture import Architecture
 
 _ALIKE = 3  # findings of one check that differ in their numbers alone; more are told as one
 _NAME, _SENTENCE = 200, 1000  # characters that are told of a name, and of a sentence with names
 NO_CARDS = "No GPU was named (--gpu), and this host has no Volta card."
 _NO_ENGINE = "No engine was named (--engine)."
 _NO_HOST = "The host that is to serve was not looked at: run this there, without --gpu."
-_NO_TENSORS = "No header could be read that tells of tensors."
 _NOTHING = (
     "There is no checkpoint in {}: neither *.safetensors nor model.safetensors.index.json,"
     " *.gguf or weights of torch (*.bin, *.pt)."
@@ -44,8 +45,8 @@ def examine(subject: Subject, row: Row) -> list[Finding]:
         return [row.unknown(_NOTHING.format(one_line(str(contents.path), _NAME)))]
     if reason := _lacking(subject, row):
         return [row.skip(reason)]
-    if "modules" in row.needs and not subject.checkpoint.modules:
-        return [row.unknown(_NO_TENSORS)]
+    if reason := _untold(subject.checkpoint, row):
+        return [row.unknown(reason)]
     try:
         found = MODEL_CHECKS[row.id](subject, row)
         findings = [found] if isinstance(found, Finding) else list(found)
@@ -62,6 +63,14 @@ def _lacking(subject: Subject, row: Row) -> str:
     if "engine" in row.needs and subject.engine is None:
         return _NO_ENGINE
     return _NO_HOST if "host" in row.needs and subject.host == Facts() else ""
+
+
+def _untold(checkpoint: Checkpoint, row: Row) -> str:
+    if "modules" in row.needs and not checkpoint.modules:
+        return "No header could be read that tells of tensors."
+    if "architecture" in row.needs and checkpoint.architecture == Architecture():
+        return "Neither config.json nor GGUF's metadata tells what the model is."
+    return ""
 
 
 def gathered(findings: Sequence[Finding]) -> Iterator[Finding]:

@@ -123,9 +123,11 @@ def group_faults(parts: Iterable[Part], ranks: int, within_expert: int) -> Itera
         split = within_expert if part.role.expert else ranks
         _, (n, k) = matrix(part.shape, part.role)
         alike = f" ({part.alike} alike)" if part.alike > 1 else ""
+        if split == 1:  # whole as it is stored; the last block of a side may be a part of one
+            continue
         if part.role.side == "row" and part.group > 1:
             found = uneven_groups(f"{part.name}: inputs{alike}", k, part.group, split)
-        elif part.role.side == "column" and part.rows > 1 and split > 1:
+        elif part.role.side == "column" and part.rows > 1:
             found = uneven_groups(f"{part.name}: outputs{alike}", n, part.rows, split)
         else:
             continue

@@ -7,8 +7,18 @@ import msgspec
 
 from volta_doctor.catalog import Row, load
 
-# Parts of preflight.subject.Subject that a row may need; modules are what headers told of tensors.
-NEEDS = ("checkpoint", "modules", "scales", "engine", "serve_flags", "cards", "host")
+# Parts of preflight.subject.Subject that a row may need. Of the checkpoint: modules are what
+# headers say of tensors, the architecture is what config.json says, or GGUF's metadata.
+NEEDS = (
+    "checkpoint",
+    "modules",
+    "architecture",
+    "scales",
+    "engine",
+    "serve_flags",
+    "cards",
+    "host",
+)
 
 
 @cache

@@ -42,4 +42,10 @@ def _finding(subject: Subject, row: Row, fault: Fault) -> Finding:
         if text
     ]
     evidence = [Evidence(str(fault.file), ", ".join(sides))] if sides else []
-    return make(f"{fault.message}.", *evidence, subject=fault.tensor or file or HOST)
+    return make(_sentence(fault.message), *evidence, subject=fault.tensor or file or HOST)
+
+
+def _sentence(text: str) -> str:
+    """Begin it as one, unless it begins with a name."""
+    first = text.partition(" ")[0]
+    return f"{text[0].upper() if first.isalpha() else text[0]}{text[1:]}."
