@@ -1,6 +1,7 @@
 """`volta-doctor model`: judge a checkpoint from its headers."""
 
 import gc
+import re
 from collections.abc import Callable
 from datetime import date, datetime, timezone
 from pathlib import Path
@@ -28,6 +29,8 @@ class _Number(click.FloatRange):
         return self.fail(f"{value!r} is no number", param, ctx) if number != number else number
 
 
+# Said where a name of the Hugging Face hub stands in the place of a path.
+_DOWNLOAD = "hf download {0} --include '*.json' --local-dir DIR fetches what can be judged early"
 _AT_LEAST_ONE = click.IntRange(min=1)
 _SERVING = (
     click.option("--tensor-parallel-size", "--tp", type=_AT_LEAST_ONE, metavar="N"),
@@ -132,7 +135,8 @@ def _look_for(path: str) -> None:
         from volta_doctor.words import printable
 
         reason = error.strerror if isinstance(error, OSError) else error
-        raise click.UsageError(f"{printable(path)}: {reason}") from error
+        hint = f"; {_DOWNLOAD.format(path)}" if re.fullmatch(r"[\w.-]+/[\w.-]+", path) else ""
+        raise click.UsageError(f"{printable(path)}: {reason}{hint}") from error
 
 
 def _engine(name: str | None) -> "Engine | None":

@@ -59,12 +59,7 @@ class ModelReport(Report, frozen=True, kw_only=True):
             lines.append(f"modules: {', '.join(shares)}")
         if verbose:
             lines += [_row(group) for group in model.modules]
-        read = model.read
-        scales = f"{_gib(read.scale_bytes)} of {_gib(read.scale_bytes_in_all)} of scales"
-        lines.append(
-            f"read: headers of {several(read.headers, 'file')}"
-            + (f", {scales}" if read.scale_bytes_in_all else "")
-        )
+        lines.append(f"read: {_read(model)}")
         engine = self.engine or "any engine (--engine names one)"
         return [*lines, f"for: {self.profile.reason}; {engine}"]
 
@@ -111,6 +106,16 @@ def _profile(subject: Subject) -> Profile:
     names = [f"{title}, {_gib(total)}" for total in cards.total]
     reason = f"{len(cards.total)} x {title} ({cards.told_by})"
     return Profile(name=cards.model or "volta", gpu="volta", reason=reason, cards=names)
+
+
+def _read(model: Model) -> str:
+    read = model.read
+    if not read.headers:
+        return "configs and the index" if model.kind == "index" else "no header of weights"
+    headers = f"headers of {several(read.headers, 'file')}"
+    if not read.scale_bytes_in_all:
+        return headers
+    return f"{headers}, {_gib(read.scale_bytes)} of {_gib(read.scale_bytes_in_all)} of scales"
 
 
 def _row(group: Group) -> str:

@@ -91,6 +91,7 @@ def test_a_directory_without_a_checkpoint_cannot_be_told(tmp_path, model, conten
     ("args", "says"),
     [
         (["/no/such/model"], "/no/such/model: No such file"),
+        (["Qwen/Qwen3-32B"], "hf download Qwen/Qwen3-32B --include '*.json'"),
         (["a\udce4\x1b"], "No such file"),
         ([], "Missing argument"),
         ([""], "it is empty"),
@@ -213,3 +214,10 @@ def test_a_gguf_by_its_path(tmp_path: Path, model):
     done = model(tmp_path / "x.gguf")
     assert done.returncode == 2
     assert "gguf-header" in done.stdout
+
+
+def test_a_model_in_the_cache_of_the_hub_has_its_name(llama, judged, tmp_path):
+    cached = tmp_path / "hub/models--Qwen--Qwen3-0.6B/snapshots"
+    cached.mkdir(parents=True)
+    path = llama().rename(cached / "c1899de289a04d12100db370d81485cdf75e47ca")
+    assert judged(path, *GPU)["model"]["name"] == "Qwen/Qwen3-0.6B"
