@@ -17,6 +17,8 @@ ROWS = (
         " z is the stored zero + 1, and as it is stored in checkpoint_format gptq_v2",
         source="GPTQModel nn_modules/qlinear; AutoGPTQ nn_modules/qlinear",
         note="The fields of a word follow each other from its lowest bit; those of 3 bits run from"
-        " one word into the next. With desc_act g_idx is no staircase.",
+        " one word into the next. With desc_act g_idx is no staircase. GPTQModel takes the 1 of"
+        " the stored zeros from whole words: a reader that adds it to each field is wrong beside a"
+        " zero of 0.",
     ),
 )

@@ -72,11 +72,20 @@ def write_types() -> None:
         try:
             data = gguf.quants.quantize(weight, kind)
         except NotImplementedError:
-            data = random.integers(256, size=gguf.quant_shape_to_byte_shape((2, 256), kind))
-            data = data.astype(np.uint8)
+            data = blocks(random, kind)
         writer.add_tensor(f"{kind.name.lower()}.weight", data, raw_dtype=kind)
     writer.add_tensor("nvfp4.scale", np.array([0.75], np.float32))
     close(writer, directory / "model.gguf", kinds)
+
+
+def blocks(random: np.random.Generator, kind: Type) -> np.ndarray:
+    """Random bytes whose FP16 scales are finite."""
+    shape = gguf.quant_shape_to_byte_shape((2, 256), kind)
+    while True:
+        data = random.integers(256, size=shape).astype(np.uint8)
+        with np.errstate(all="ignore"):
+            if np.isfinite(gguf.quants.dequantize(data, kind)).all():
+                return data
 
 
 def close(writer: gguf.GGUFWriter, file: Path, kinds: list[Type]) -> None:

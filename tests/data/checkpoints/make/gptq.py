@@ -1,5 +1,6 @@
 """Checkpoints by GPTQModel: GPTQMODEL_CPU_WORKERS=2 python gptq.py, with requirements-gptq.txt."""
 
+import os
 import shutil
 import tempfile
 
@@ -24,8 +25,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as plain:
         llama(torch.float16).save_pretrained(plain)
         write_tokenizer(plain)
+        os.chdir(plain)  # where the library leaves its logs
         for name, config in CASES.items():
-            model = GPTQModel.load(plain, QuantizeConfig(group_size=32, **config), device="cpu")
+            config = QuantizeConfig(group_size=32, offload_to_disk=False, **config)
+            model = GPTQModel.load(plain, config, device="cpu")
             model.quantize(samples, batch_size=8)
             directory = ROOT / name
             shutil.rmtree(directory, ignore_errors=True)

@@ -8,7 +8,7 @@ import torch
 import transformers
 from safetensors.torch import save_file
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).resolve().parent.parent
 EXPECTED = ROOT / "expected"
 
 # Widths that divide no block of 128, but all smaller groups.
