@@ -1,6 +1,7 @@
 """What is put wrong into a sound checkpoint is named: tensor, file, expected, found."""
 
 import json
+import time
 from pathlib import Path
 
 import field_checkpoints as field
@@ -276,6 +277,20 @@ def test_a_layer_lacks_what_its_like_have(changed):
         ("tensor-set", "layers.3.self_attn.q_norm", "no such tensor"),
         ("tensor-set", "layers.4.linear_attn.dt_bias", "no such tensor"),
     ]
+
+
+def test_several_layers_may_lack_what_others_have(changed):
+    """Layers that share the keys of others have no projection of their own for them."""
+    shared = dict.fromkeys(f"{field.TEXT}layers.{n}.linear_attn.norm.weight" for n in (12, 13, 14))
+    faults = changed(field.quasar, shared)
+    assert [(f.check, f.level) for f in faults] == [("tensor-set", "warn")] * 3
+
+
+def test_thousands_of_unlike_layers_take_no_time(tmp_path: Path):
+    tensors = {f"model.layers.{n}.part_{n}.weight": ("BF16", [1]) for n in range(8000)}
+    begin = time.perf_counter()
+    inspect(write(tmp_path / "m", tensors, {}))
+    assert time.perf_counter() - begin < 2
 
 
 def test_a_layer_is_missing(changed):

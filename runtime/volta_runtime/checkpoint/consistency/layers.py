@@ -15,10 +15,11 @@ from volta_runtime.checkpoint.tensors import TensorInfo
 _LAYER = re.compile(
     r"(?P<stack>(?:.*\.)?(?:layers|blocks|blk|h))\.(?P<number>\d{1,9})\.(?P<rest>.+)"
 )
-_EXPERT = re.compile(r"(?P<group>.*experts)\.(?P<number>\d{1,9})\.(?P<rest>.+)")
+_EXPERT = re.compile(r"(?P<group>(?:.*\.)?experts)\.(?P<number>\d{1,9})\.(?P<rest>.+)")
 _TEXT = ("layers", "blk", "h", "transformer.h", "decoder.layers")  # whose number config.json tells
 # A layer lacks what its like have where so many times more have all of its modules and another.
 _MAJORITY = 3
+_MODELS = 16  # kinds of layers that others are held against; models have up to five
 _STRAY = re.compile(r"(?:weight_\w+|\w*_global_scale|q(?:weight|zeros)|g_idx)")
 
 
@@ -119,26 +120,28 @@ def _numbers(
 
 
 def _unlike(stack: str, found: Mapping[int, _Layer]) -> Iterator[Fault]:
-    """Layers that lack a module which those alike have."""
+    """Layers that lack a module which those alike have.
+
+    Several that lack the same may be meant so (keys that are shared), and the first may have none
+    of its norms: these are told as a warning.
+    """
     kinds = {number: frozenset(layer.kinds) for number, layer in found.items()}
     counts = Counter(kinds.values())
+    models = counts.most_common(_MODELS)
     for number, mine in sorted(kinds.items()):
-        fuller = [
-            (count, other)
-            for other, count in counts.items()
-            if mine < other and counts[mine] * _MAJORITY <= count
-        ]
-        if not fuller:
+        fuller = ((k, n) for k, n in models if mine < k and counts[mine] * _MAJORITY <= n)
+        other, count = next(fuller, (mine, 0))
+        if not count:
             continue
-        count, other = max(fuller, key=lambda pair: pair[0])
+        alone = counts[mine] == 1 and number != min(kinds)
         model = next(n for n, of_it in kinds.items() if of_it == other)
         for kind in sorted(other - mine):
             info = _any([found[model].kinds[kind]])
-            name = f"{stack}.{number}.{kind}"
             text = f"layer {number} has no {kind}, which {count} layers like it have"
             yield Fault(
-                "tensor-set", text, _any(found[number].kinds.values()).file, name,
-                f"as {info.name}", "no such tensor",
+                "tensor-set", text, _any(found[number].kinds.values()).file,
+                f"{stack}.{number}.{kind}", f"as {info.name}", "no such tensor",
+                "fail" if alone else "warn",
             )  # fmt: skip
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from volta_runtime.checkpoint.contents import Contents
-from volta_runtime.checkpoint.faults import Fault
+from volta_runtime.checkpoint.faults import Fault, Level
 from volta_runtime.checkpoint.module import Module
 from volta_runtime.checkpoint.quantization import Quantization
 from volta_runtime.checkpoint.quantization.names import plain
@@ -133,6 +133,6 @@ def _fault(
     expected: str,
     found: str,
     check: str = "quant-conflict",
-    level: str = "fail",
+    level: Level = "fail",
 ) -> Fault:
-    return Fault(check, message, file, module.name, expected, found, level)  # type: ignore[arg-type]
+    return Fault(check, message, file, module.name, expected, found, level)
