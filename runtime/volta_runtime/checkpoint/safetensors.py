@@ -9,7 +9,9 @@ fault and names no tensor, and the doctor must read headers that it refuses.
 import json
 import math
 import os
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
 from pathlib import Path
 from types import TracebackType
 from typing import Annotated, Any, NamedTuple
@@ -35,6 +37,8 @@ MAX_HEADER_BYTES = 100_000_000
 
 _CHECK = "st-header"
 _MOST = 8  # tensors that are named of one file
+_COUNTED = 10_000  # faults beyond these
+_SLOW_BYTES = 16 << 20  # of a header that is worth a second look; one of 60,000 tensors has 8 MB
 _ENTRY_BYTES = 1024  # of one tensor's JSON; a shape has few dimensions
 _SPACE = b" \t\r\n"
 
@@ -90,10 +94,11 @@ def read_header(file: Path) -> Header:
         *_twice(file, raw, entries),
         *_metadata_faults(file, entries.pop("__metadata__", b"")),
     ]
-    tensors, wrong = _parse(file, entries, 8 + len(raw))
-    faults += _first(wrong)
+    tensors: dict[str, TensorInfo] = {}
+    wrong = _first(file, _parse(file, entries, 8 + len(raw), tensors))
+    faults += wrong
     if not wrong:  # else what the unsound ones hold is not known
-        faults += _first(list(_layout_faults(file, tensors, 8 + len(raw), size)))
+        faults += _first(file, _layout_faults(file, tensors, 8 + len(raw), size))
     return Header(tensors, frozenset(entries.keys() - tensors.keys()), tuple(faults))
 
 
@@ -103,12 +108,12 @@ def _fault(
     return Fault(_CHECK, message, file, tensor, expected, found)
 
 
-def _first(faults: list[Fault]) -> list[Fault]:
+def _first(file: Path, faults: Iterator[Fault]) -> list[Fault]:
     """The first few, and how many more there are."""
-    if len(faults) <= _MOST:
-        return faults
-    more = len(faults) - _MOST
-    return [*faults[:_MOST], _fault(faults[0].file, f"{more} more tensors have such faults")]
+    kept = list(islice(faults, _MOST))
+    more = sum(1 for _ in islice(faults, _COUNTED))
+    words = f"{more:,} {'and ' if more == _COUNTED else ''}more tensors have such faults"
+    return [*kept, _fault(file, words)] if more else kept
 
 
 def _read(file: Path) -> tuple[bytes, int, Fault | None]:
@@ -153,25 +158,17 @@ def _twice(file: Path, raw: bytes, entries: dict[str, msgspec.Raw]) -> list[Faul
     marks = 4 * len(entries) - 1 if entries else 0  # quotes, colon and comma
     if len(raw.translate(None, _SPACE)) == 2 + length + marks:
         return []
-    seen: set[str] = set()
-    again: list[str] = []
-
-    def note(pairs: list[tuple[str, Any]]) -> None:
-        seen.clear()
-        again.clear()
-        for name, _ in pairs:
-            (again.append if name in seen else seen.add)(name)
-
+    if len(raw) > _SLOW_BYTES:  # names with escapes are not told from such that occur twice
+        return [] if b"\\" in raw else [_fault(file, "a name occurs twice in the header")]
+    pairs: list[tuple[str, Any]] = []
     try:
-        json.loads(raw, object_pairs_hook=note)  # the last call is that of the outermost object
+        # The last call is that of the outermost object.
+        json.loads(raw, object_pairs_hook=lambda found: pairs.__setitem__(slice(None), found))
     except (ValueError, RecursionError):
         return [_fault(file, "the header nests too deep")]
-    return _first(
-        [
-            _fault(file, "the name occurs twice in the header", "once", "twice", name)
-            for name in again
-        ]
-    )
+    again = (name for name, count in Counter(name for name, _ in pairs).items() if count > 1)
+    words = "the name occurs twice in the header"
+    return _first(file, (_fault(file, words, "once", "twice", name) for name in again))
 
 
 def _metadata_faults(file: Path, raw: msgspec.Raw | bytes) -> Iterator[Fault]:
@@ -182,26 +179,22 @@ def _metadata_faults(file: Path, raw: msgspec.Raw | bytes) -> Iterator[Fault]:
 
 
 def _parse(
-    file: Path, entries: dict[str, msgspec.Raw], start: int
-) -> tuple[dict[str, TensorInfo], list[Fault]]:
-    """The tensors that are soundly described, and what is wrong with the others."""
-    tensors: dict[str, TensorInfo] = {}
-    faults: list[Fault] = []
-
-    def note(message: str, expected: str = "", found: str = "") -> None:
-        faults.append(_fault(file, message, expected, found, name))
-
+    file: Path, entries: dict[str, msgspec.Raw], start: int, tensors: dict[str, TensorInfo]
+) -> Iterator[Fault]:
+    """Add the tensors that are soundly described; tell what is wrong with the others."""
     for name, raw in entries.items():
         try:
             if len(raw) > _ENTRY_BYTES:
                 raise ValueError(f"{len(raw):,} bytes of JSON")
             entry = _entry.decode(raw)
         except (ValueError, RecursionError) as error:  # msgspec's errors are ValueErrors
-            note(f"it lacks a sound dtype, shape or data_offsets ({error})")
+            words = f"it lacks a sound dtype, shape or data_offsets ({error})"
+            yield _fault(file, words, tensor=name)
             continue
         begin, end = entry.data_offsets
         if (bits := DTYPE_BITS.get(entry.dtype)) is None:
-            note(f"unknown dtype {entry.dtype!r}", ", ".join(DTYPE_BITS), entry.dtype)
+            words, known = f"unknown dtype {entry.dtype!r}", ", ".join(DTYPE_BITS)
+            yield _fault(file, words, known, entry.dtype, name)
             continue
         needed = math.prod(entry.shape) * bits
         if needed != 8 * (end - begin):
@@ -210,14 +203,15 @@ def _parse(
             if needed % 8:
                 needs = f"{needs} and {needed % 8} bits"
             held = f"{end - begin:,} bytes"
-            note(f"{what} needs {needs} but its data_offsets hold {held}", needs, held)
+            words = f"{what} needs {needs} but its data_offsets hold {held}"
+            yield _fault(file, words, needs, held, name)
             continue
         if not name.isprintable() or not name:
-            note("its name is empty or has control characters", "a name", repr(name[:80]))
+            words = "its name is empty or has control characters"
+            yield _fault(file, words, "a name", repr(name[:80]), name)
         tensors[name] = TensorInfo(
             name, entry.dtype, entry.shape, file, (start + begin, start + end)
         )
-    return tensors, faults
 
 
 def _layout_faults(
