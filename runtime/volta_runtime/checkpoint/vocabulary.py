@@ -114,7 +114,8 @@ def _fields(raw: bytes) -> Iterator[int]:
         if tag & 7 == 0:
             varint()
         elif tag & 7 == 2:
-            at += varint()
+            length = varint()  # which moves `at` too
+            at += length
         elif tag & 7 in (1, 5):
             at += 8 if tag & 7 == 1 else 4
         else:
