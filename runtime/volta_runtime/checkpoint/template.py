@@ -31,9 +31,9 @@ def read_template(contents: Contents) -> tuple[Template | None, Fault | None]:
     """
     try:
         held, file = _find(contents)
-    except OSError as error:
-        words = f"cannot be read: {error.strerror}"
-        return None, Fault(_CHECK, words, contents.path / _FILE)
+    except (OSError, UnicodeDecodeError) as error:
+        words = f"cannot be read: {getattr(error, 'strerror', error)}"
+        return None, Fault(_CHECK, words, contents.path / _FILE, expected="a text in UTF-8")
     if held is None:
         if contents.kind == "index":
             return None, None
@@ -51,12 +51,12 @@ def read_template(contents: Contents) -> tuple[Template | None, Fault | None]:
 
 
 def _find(contents: Contents) -> tuple[Any, Path]:
-    """Whatever stands in the place of a template, and where. Raises OSError."""
+    """What stands in a template's place, and where. Raises OSError and UnicodeDecodeError."""
     if contents.kind == "gguf":
         return contents.metadata.get(_GGUF_KEY), contents.path
     if any(file.name == _FILE for file in contents.files):
         with opened(contents.path / _FILE) as (stream, _):
-            return stream.read(_BYTES + 1).decode(errors="replace"), contents.path / _FILE
+            return stream.read(_BYTES + 1).decode(), contents.path / _FILE
     for name in _CONFIGS:
         if held := contents.configs.get(name, {}).get(_KEY):
             return held, contents.path / name

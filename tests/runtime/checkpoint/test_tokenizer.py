@@ -174,6 +174,13 @@ def test_templates_are_found_where_engines_look(read, files, text):
     assert tokenizer.template.text == text
 
 
+def test_a_template_in_another_encoding_is_named(read, tmp_path):
+    read(chat_template__jinja="")
+    (tmp_path / "m" / "chat_template.jinja").write_bytes(b"\xff")
+    faults = [fault.message for fault in inspect(tmp_path / "m").faults]
+    assert any("cannot be read: 'utf-8' codec" in message for message in faults)
+
+
 def test_rows_are_padded(read):
     assert read(rows=64)[1] == []
 

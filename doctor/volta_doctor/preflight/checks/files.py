@@ -2,7 +2,7 @@
 
 from volta_doctor.catalog import Row
 from volta_doctor.findings import Finding
-from volta_doctor.preflight.checks._faults import findings, seen
+from volta_doctor.preflight.checks._faults import faults, findings, seen
 from volta_doctor.preflight.registry import model_check
 from volta_doctor.preflight.subject import Subject
 from volta_doctor.words import several
@@ -39,9 +39,8 @@ def index(subject: Subject, row: Row) -> Findings:
     contents = subject.checkpoint.contents
     if contents.kind not in ("safetensors", "index"):
         return row.skip(_other(subject, "safetensors"))
-    if contents.index:
-        return findings(subject, row, f"{seen(subject)}, each where the index says")
-    return findings(subject, row, f"{seen(subject)}, and no index is needed")
+    where = "each where the index says" if contents.index else "and no index is needed"
+    return faults(subject, row) or row.ok(f"{seen(subject)}, {where}.")
 
 
 @model_check("shard-mixed-revisions")
