@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from volta_runtime.checkpoint import pickles
 from volta_runtime.checkpoint.errors import CheckpointError
-from volta_runtime.checkpoint.faults import Fault
+from volta_runtime.checkpoint.faults import Fault, few
 from volta_runtime.checkpoint.files import LFS_BYTES, lfs_fault, opened, read_json
 from volta_runtime.checkpoint.gguf import Gguf, read_parts
 from volta_runtime.checkpoint.index import INDEX, read_shards
@@ -56,7 +56,7 @@ class Contents:
         generation_config.json, hf_quant_config.json, tokenizer_config.json and their like, by file
         name, those that are there and sound. tensors: by name, from all sound headers. index:
         tensor to shard, as model.safetensors.index.json says; total_size: bytes of all tensors, as
-        it says. metadata: GGUF's, without its long arrays.
+        it says. metadata: GGUF's, where a gguf.LongArray stands for a long one.
     faults: what is wrong with the files themselves.
     """
 
@@ -107,7 +107,7 @@ def _read_directory(directory: Path, names: set[str]) -> Contents:
             words = (
                 f"of {len(others) + 1} GGUF models {ggufs[0]} is judged; name another to have it"
             )
-            fault = Fault("gguf-header", words, directory, found=", ".join(ggufs[:8]), level="warn")
+            fault = Fault("gguf-header", words, directory, found=few(ggufs), level="warn")
             faults.append(fault)
         return replace(
             gguf, path=directory, files=files, configs=configs, faults=(*faults, *gguf.faults)

@@ -1,5 +1,6 @@
 """What is wrong with a checkpoint: one fault each, so that all are told and none hides another."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -29,3 +30,10 @@ class Fault:
     def __str__(self) -> str:
         where = f"tensor {self.tensor}: " if self.tensor else ""
         return f"{self.file}: {where}{self.message}"
+
+
+def few(names: Iterable[str], most: int = 8) -> str:
+    """The first names in their order, and how many more there are: for a message."""
+    listed = sorted(names)
+    more = f" and {len(listed) - most:,} more" if len(listed) > most else ""
+    return ", ".join(listed[:most]) + more

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from volta_runtime.checkpoint.bytestream import ByteStream
-from volta_runtime.checkpoint.faults import Fault
+from volta_runtime.checkpoint.faults import Fault, few
 from volta_runtime.checkpoint.files import lfs_fault, looks_like, opened
 from volta_runtime.checkpoint.tensors import TensorInfo
 
@@ -117,8 +117,7 @@ def read_parts(file: Path, names: Collection[str]) -> Gguf:
             faults.append(_fault(part.files[0], words, "in one part", "in two", twice[0]))
         tensors |= part.tensors
     if missing:
-        words = f"{len(missing)} of {len(parts)} parts are missing: {', '.join(missing[:_MOST])}"
-        words += f" and {len(missing) - _MOST} more" if len(missing) > _MOST else ""
+        words = f"{len(missing)} of {len(parts)} parts are missing: {few(missing)}"
         faults.append(_fault(file, words, f"{len(parts)} files", f"{len(read)} of them"))
     metadata = read[0].metadata if read and parts[0] in names else {}
     if not faults:

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from volta_runtime.checkpoint.faults import Fault
+from volta_runtime.checkpoint.faults import Fault, few
 from volta_runtime.checkpoint.files import lfs_fault, opened
 from volta_runtime.checkpoint.safetensors import MAX_HEADER_BYTES, read_header
 from volta_runtime.checkpoint.tensors import TensorInfo
@@ -88,13 +88,6 @@ def _fault(
     return Fault("st-index", message, file, tensor, expected, found)
 
 
-def _few(names: Collection[str]) -> str:
-    """Some names, and how many more there are."""
-    listed = sorted(names)
-    more = f" and {len(listed) - _NAMED:,} more" if len(listed) > _NAMED else ""
-    return ", ".join(listed[:_NAMED]) + more
-
-
 def _read_index(file: Path, faults: list[Fault]) -> _Index | None:
     """The index where it is sound; file names that lead elsewhere are left out."""
     try:
@@ -140,12 +133,12 @@ def _unindexed(directory: Path, names: Collection[str], faults: list[Fault]) -> 
             faults.append(_fault(words, directory, "", f"{total} shards", f"{have}"))
     if len(found) > 1 and INDEX not in names:
         words = f"{len(found)} safetensors files and no {INDEX} that says what is in which"
-        faults.append(Fault("st-index", words, directory, "", INDEX, _few(found), level="warn"))
+        faults.append(Fault("st-index", words, directory, "", INDEX, few(found), level="warn"))
     return found
 
 
 def _missing(index: Path, shards: Collection[str], missing: Collection[str]) -> Fault:
-    words = f"{len(missing)} of {len(shards)} shards that it names are missing: {_few(missing)}"
+    words = f"{len(missing)} of {len(shards)} shards that it names are missing: {few(missing)}"
     return _fault(words, index, "", f"{len(shards)} files", f"{len(shards) - len(missing)} of them")
 
 

@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from volta_runtime.checkpoint.faults import Fault
+from volta_runtime.checkpoint.faults import Fault, few
 from volta_runtime.checkpoint.files import lfs_fault, opened
 
 SUFFIXES = (".bin", ".pt", ".pth", ".ckpt")
@@ -22,7 +22,6 @@ _CHECK = "pickle-weights"
 _BYTES = 32 << 20  # of opcodes in one file, and of a zip archive's directory; shards have some 1 MB
 _OPCODES = 2_000_000  # of one file
 _LEGACY_PICKLES = 5  # magic number, protocol, system, the object, the keys of its storages
-_NAMED = 5
 
 # What torch.save needs to put tensors together again (torch/_utils.py, torch/storage.py).
 _TENSORS = re.compile(
@@ -45,8 +44,8 @@ def pickle_faults(directory: Path, names: Collection[str], used: bool) -> Iterat
     listed = sorted(names)
     if not used:
         if listed:
-            words = f"pickled weights lie beside the others and are not used: {_few(listed)}"
-            yield Fault(_CHECK, words, directory, found=_few(listed), level="info")
+            words = f"pickled weights lie beside the others and are not used: {few(listed)}"
+            yield Fault(_CHECK, words, directory, found=few(listed), level="info")
         return
     for name in listed:
         yield _judged(directory / name)
@@ -70,8 +69,8 @@ def _judged(file: Path) -> Fault:
     except (ValueError, RecursionError) as error:
         problem = f"its opcodes cannot be read to their end ({error})"
     if found:
-        words = f"loading it runs code: it imports {_few(sorted(found))}"
-        return Fault(_CHECK, words, file, "", "tensors alone", _few(sorted(found)))
+        words = f"loading it runs code: it imports {few(found)}"
+        return Fault(_CHECK, words, file, "", "tensors alone", few(found))
     if problem:
         return Fault(_CHECK, problem, file, expected="what torch.save writes")
     words = "a pickle: it imports what tensors need alone, and no engine here loads it"
@@ -146,9 +145,3 @@ def _globals(stream: BinaryIO) -> Iterator[str]:
             elif name.startswith("EXT"):
                 yield f"copyreg extension {argument}"
             pushed = [pushed[1], None]
-
-
-def _few(names: Collection[str]) -> str:
-    listed = list(names)
-    more = f" and {len(listed) - _NAMED} more" if len(listed) > _NAMED else ""
-    return ", ".join(listed[:_NAMED]) + more

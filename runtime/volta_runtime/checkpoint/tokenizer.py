@@ -1,11 +1,11 @@
 """A checkpoint's tokenizer, held against its embedding and its configs."""
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from volta_runtime.checkpoint.contents import CONFIG, Contents
-from volta_runtime.checkpoint.faults import Fault, Level
+from volta_runtime.checkpoint.faults import Fault, Level, few
 from volta_runtime.checkpoint.gguf import LongArray
 from volta_runtime.checkpoint.template import Template, read_template
 from volta_runtime.checkpoint.vocabulary import Vocabulary, added_by_config, read_vocabulary
@@ -26,7 +26,7 @@ _EMBEDDINGS = (
 )
 _ELSEWHERE = ("vis", "audio", "mtp.", "draft")  # towers and heads with embeddings of their own
 _PADDED = 8  # the least multiple that rows are padded to
-_NAMED = 5
+_NAMED = 5  # ids of one entry that are told
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ def _size_faults(
     beyond = [text for text, number in added.items() if number >= limit]
     if beyond:
         used = _used(beyond, tokenizer, contents)
-        words = f"added tokens have no row among the embedding's {limit:,}: {_few(used or beyond)}"
+        words = f"added tokens have no row among the embedding's {limit:,}: {few(used or beyond)}"
         words += "; chats and endings need them" if used else "; a prompt with one of them fails"
         sides = f"ids below {limit:,}", f"ids up to {max(added.values()):,}"
         yield Fault(_CHECK, words, vocabulary.file, "", *sides, "fail" if used else "warn")
@@ -163,9 +163,3 @@ def _specials(contents: Contents) -> Iterator[tuple[str, str, Any]]:
         for holder in (config, inner if isinstance(inner, dict) else {}):
             for key in ("bos_token_id", "eos_token_id"):
                 yield file, key, holder.get(key)
-
-
-def _few(names: Collection[str]) -> str:
-    listed = list(names)
-    more = f" and {len(listed) - _NAMED} more" if len(listed) > _NAMED else ""
-    return ", ".join(listed[:_NAMED]) + more
