@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from volta_doctor import catalog
+from volta_doctor.catalog.model import model_checks
 from volta_doctor.facts.model import decode, encode
 
 ROWS = catalog.checks()
@@ -190,11 +191,13 @@ def test_explain_tells_what_hides_it(doctor):
 
 def test_list(doctor):
     lines = doctor("list").stdout.splitlines()
-    assert [line[:-1] for line in lines if line.endswith(":") and line[0] != " "] == list(
-        dict.fromkeys(row.area for row in ROWS.values())
-    )
     listed = json.loads(doctor("list", "--format", "json").stdout)["checks"]
-    assert [row["id"] for row in listed] == list(ROWS)
+    headings = [line for line in lines if line[0] != " "]
+    for verb, rows in (("check", ROWS), ("model", model_checks())):
+        areas = dict.fromkeys(row.area for row in rows.values())
+        told = [f"{area} (volta-doctor {verb}):" for area in areas]
+        assert [line for line in headings if line.endswith(f" {verb}):")] == told
+        assert [row["id"] for row in listed if row["scope"] == verb] == list(rows)
     assert listed[0]["levels"] == list(ROWS[listed[0]["id"]].rule)
 
 
