@@ -173,7 +173,7 @@ def snapshot_with(healthy: bytes) -> Callable[[Mapping[str, Any]], Snapshot]:
 @pytest.fixture
 def report(snapshot_with: Callable[..., Snapshot]) -> Callable[..., Report]:
     """Return a report on the given findings of a host with two V100s."""
-    from volta_doctor.judge import fold, rank
+    from volta_doctor.folding import fold, rank
 
     def make(*findings: Finding, notes: Sequence[str] = ()) -> Report:
         reason = "2 x Tesla V100 SXM2 32GB (10de:1db5)"

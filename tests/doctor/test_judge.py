@@ -6,7 +6,8 @@ from volta_doctor.catalog import checks
 from volta_doctor.checks import CHECKS
 from volta_doctor.checks.registry import check
 from volta_doctor.findings import Status
-from volta_doctor.judge import examine, fold, judge, rank
+from volta_doctor.folding import fold, rank
+from volta_doctor.judge import examine, judge
 from volta_doctor.profile import detect
 from volta_doctor.report import exit_code
 
@@ -89,7 +90,7 @@ def test_a_ring_keeps_one_root(monkeypatch):
         "iommu": structs.replace(ROWS["iommu"], hides=["nouveau"]),
         "nouveau": structs.replace(ROWS["nouveau"], hides=["iommu"]),
     }
-    monkeypatch.setattr("volta_doctor.judge.checks", lambda: ring)
+    monkeypatch.setattr("volta_doctor.folding.checks", lambda: ring)
     assert parents(found("iommu"), found("nouveau")) == [None, "iommu"]
 
 

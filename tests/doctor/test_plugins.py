@@ -12,7 +12,8 @@ import pytest
 from volta_doctor import plugins
 from volta_doctor.catalog import checks
 from volta_doctor.checks import CHECKS
-from volta_doctor.judge import examine, fold, judge, sections_of
+from volta_doctor.folding import fold
+from volta_doctor.judge import examine, judge, sections_of
 from volta_doctor.plugins.rules import Rule
 from volta_doctor.profile import detect
 

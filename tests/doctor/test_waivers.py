@@ -7,7 +7,8 @@ from msgspec import structs
 
 from volta_doctor.catalog import checks
 from volta_doctor.findings import Status, Waived
-from volta_doctor.judge import judge, rank
+from volta_doctor.folding import rank
+from volta_doctor.judge import judge
 from volta_doctor.profile import detect
 from volta_doctor.report import build, exit_code
 from volta_doctor.waivers import WaiversError, default_files, load, notes, waive

@@ -10,7 +10,7 @@ from volta_doctor.catalog import Row
 from volta_doctor.catalog.model import model_checks
 from volta_doctor.facts.model import Facts, Missing
 from volta_doctor.findings import HOST, MODEL, PROBLEMS, Evidence, Finding
-from volta_doctor.judge import fold, rank
+from volta_doctor.folding import fold, rank
 from volta_doctor.preflight.checks import MODEL_CHECKS
 from volta_doctor.preflight.subject import Subject
 from volta_doctor.waivers import Waiver, waive

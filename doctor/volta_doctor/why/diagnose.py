@@ -16,7 +16,8 @@ from volta_doctor.findings import (
     Remedy,
     Status,
 )
-from volta_doctor.judge import bearing, examine, fold
+from volta_doctor.folding import fold
+from volta_doctor.judge import bearing, examine
 from volta_doctor.profile import Profile
 from volta_doctor.why import last_resort, messages, rules
 from volta_doctor.why.acquit import acquitted

@@ -31,7 +31,7 @@ def test_a_judgement_of_many_problems_is_quick(live_host):
     code = """
 import time
 from volta_doctor.catalog import checks
-from volta_doctor.judge import fold, rank
+from volta_doctor.folding import fold, rank
 rows = list(checks().values())
 found = [r.fail("x", subject=f"GPU-{n}") for n in range(16) for r in rows]
 started = time.perf_counter()

@@ -143,6 +143,7 @@ def test_before_the_download_the_missing_shards_are_named(llama: Callable[..., P
         (path / shard).unlink()
     (told,) = examined(path)["st-index"]
     assert f"2 of 2 shards that it names are missing: {FIRST}, {SECOND}" in told.message
+    assert told.status is Status.UNKNOWN
     assert statuses(path)["st-header"] == {Status.SKIP}
 
 

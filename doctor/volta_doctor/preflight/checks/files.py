@@ -1,11 +1,14 @@
 """Are the files whole, and of one model? What the reader of checkpoints found, told by check."""
 
+from msgspec.structs import replace
+
 from volta_doctor.catalog import Row
-from volta_doctor.findings import Finding
+from volta_doctor.findings import Finding, Status
 from volta_doctor.preflight.checks._faults import faults, findings, seen
 from volta_doctor.preflight.registry import model_check
 from volta_doctor.preflight.subject import Subject
 from volta_doctor.words import several
+from volta_runtime.checkpoint.index import INDEX
 
 Findings = Finding | list[Finding]
 
@@ -39,6 +42,9 @@ def index(subject: Subject, row: Row) -> Findings:
     contents = subject.checkpoint.contents
     if contents.kind not in ("safetensors", "index"):
         return row.skip(_other(subject, "safetensors"))
+    if contents.kind == "index":  # not downloaded yet: no fault, and nothing to be sure of
+        told = faults(subject, row)
+        return [replace(f, status=Status.UNKNOWN) if f.subject == INDEX else f for f in told]
     where = "each where the index says" if contents.index else "and no index is needed"
     return faults(subject, row) or row.ok(f"{seen(subject)}, {where}.")
 
