@@ -97,7 +97,7 @@ def plan_of(
                 weights=layers[gpu][0],
                 embeddings=layers[gpu][1],
                 kv_cache=each * kept[gpu].sequence(tokens),
-                state=each * kept[gpu].state,
+                state=each * memory.states * kept[gpu].state,
                 activations=activation_bytes(a, memory, split, each),
                 graphs=memory.graph_bytes if memory.graphs and not eager else 0,
                 context=memory.context_bytes,

@@ -190,9 +190,10 @@ def _rows(setup: Setup, cache: str, graphs: bool) -> _Rows:
 
 def _side(setup: Setup, rows: _Rows, nvlink: bool, *, good: bool) -> Side:
     latency = rows.latency
-    spread = 1  # parts of a prompt that GPUs with some layers each can work on at once
-    if setup.engine.shards == "layer":
-        spread = min(setup.gpus, ceil(setup.context / setup.engine.memory.step_tokens))
+    gain = 1.0
+    if setup.engine.shards == "layer":  # steps follow each other over the GPUs, as in a pipeline
+        steps = ceil(setup.context / setup.engine.memory.step_tokens)
+        gain = steps * setup.gpus / (steps + setup.gpus - 1)
     return Side(
         good=good,
         decode={name: share.at(good) for name, share in rows.decode.items()},
@@ -203,7 +204,8 @@ def _side(setup: Setup, rows: _Rows, nvlink: bool, *, good: bool) -> Side:
         wait=_WAIT[nvlink][0 if good else 1],
         link=setup.link_bytes * _LINK[nvlink][1 if good else 0],
         hop=_HOP[0 if good else 1],
-        gain=spread if good else 1 + (spread - 1) / 3,
+        expert=(latency.expert_low_us if good else latency.expert_high_us) * 1e-6,
+        gain=gain if good else max(1.0, gain / 1.5),  # two gave 1.0, 1.3 and 1.5 times
     )
 
 

@@ -78,8 +78,9 @@ class Setup:
 class Side(NamedTuple):
     """One end of all ranges: shares of the roofline, by format where they differ, and seconds.
 
-    layer: what each costs beside; sequence: what each further sequence adds to that. gain: how many
-    times as fast a prompt is on GPUs that have some layers each.
+    layer: what each costs beside; sequence: what each further sequence adds to that; expert: what
+    each matrix of an expert adds to a step of a prompt. gain: how many times as fast a prompt is on
+    GPUs that have some layers each.
     """
 
     good: bool
@@ -91,6 +92,7 @@ class Side(NamedTuple):
     wait: float
     link: float
     hop: float
+    expert: float
     gain: float
 
 
@@ -153,6 +155,9 @@ def prompt(setup: Setup, side: Side) -> float:
             )
     seconds = tokens * operations / setup.peak
     seconds += steps * copied / setup.bandwidth / setup.split
+    used = w.touched(min(tokens, setup.engine.memory.step_tokens))
+    experts = sum(layer.experts or 0 for layer in w.architecture.layers) * used
+    seconds += steps * 3 * experts * side.expert  # gate, up and down
     seconds = seconds / side.gain + steps * setup.layers * side.layer
     if setup.split > 1:
         seconds += 2 * setup.layers * (steps * side.wait + setup.sent(tokens) / side.link)

@@ -65,7 +65,8 @@ class Latency(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """What each layer of a step costs beside reading and computing, in microseconds.
 
     Starting kernels, small ones that are too short to fill a GPU, and Python between them. `each_`
-    is what each further sequence adds, where attention goes through them one by one.
+    is what each further sequence adds, where attention goes through them one by one; `expert_` what
+    each matrix of an expert adds to a step of a prompt, where those are multiplied one by one.
     """
 
     graphs: bool
@@ -74,6 +75,8 @@ class Latency(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     high_us: float
     each_low_us: float = 0
     each_high_us: float = 0
+    expert_low_us: float = 0
+    expert_high_us: float = 0
     measured: str
     source: str
 
@@ -84,7 +87,8 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     `utilization` is its default share of a GPU, None where it works one out. `graphs` says whether
     it captures CUDA graphs, which cost `graph_bytes`; `context_bytes` is CUDA's context with its
     libraries. `sequences` full contexts are reserved from the start where --max-num-seqs is not
-    given; None for an engine that pages its cache. `block` is a page of the KV cache, in tokens.
+    given; None for an engine that pages its cache. `block` is a page of the KV cache, in tokens;
+    `states` are the recurrent states that are kept of each sequence.
     `step_tokens` is how many tokens of prompts it computes at once, which activations grow with.
     `logits` are made of all tokens of a step, or of one of each sequence; choosing the next token
     takes `logit_bytes` of each (41: vLLM's profile run, vllm #10511).
@@ -96,6 +100,7 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     context_bytes: int
     sequences: int | None = None
     block: int = 1
+    states: int = 1
     step_tokens: int
     logits: Literal["sequences", "step"] = "sequences"
     logit_bytes: int = 41
