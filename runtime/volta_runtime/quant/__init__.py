@@ -31,6 +31,7 @@ DEQUANTIZERS: dict[str, Callable[[Stored], F32]] = {
     "fp8-block": fp8.dequantize,
     "float-quantized": fp8.dequantize,
     "modelopt-fp8": fp8.dequantize,
+    "mxfp8": fp8.dequantize_mx,
     "pack-quantized-int4": partial(integers.dequantize_packed, bits=4),
     "pack-quantized-int8": partial(integers.dequantize_packed, bits=8),
     "int-quantized": integers.dequantize_bytes,

@@ -53,6 +53,13 @@ def block(name, n, k):
     return {f"{name}.weight": ("U8", [n, k // 2]), f"{name}.weight_scale": scales}
 
 
+def fp8_blocks(name, n, k):
+    """As ModelOpt's FP8_PB_WO has it: a weight within one block has a single number."""
+    blocks = [-(-n // 128), 1, -(-k // 128), 1]
+    scale = [] if max(blocks) == 1 else blocks
+    return {f"{name}.weight": ("F8_E4M3", [n, k]), f"{name}.weight_scale": ("F32", scale)}
+
+
 def deepseek():
     """DeepSeek-V3: FP8 in blocks, whose config lists none of what is dense."""
     found = field.dense("model.embed_tokens", 512, H) | field.dense("lm_head", 512, H)
@@ -170,6 +177,11 @@ SOUND = {
         llama(g32),
         config(4, {"quant_method": "nvfp4", "group_size": 32, "scale_dtype": "fp32"}),
         {"nvfp4-g32": 28},
+    ),
+    "fp8 in blocks of ModelOpt": (
+        llama(fp8_blocks),
+        config(4, {"quant_method": "modelopt", "quant_algo": "FP8_PB_WO", "ignore": ["lm_head"]}),
+        {"modelopt-fp8": 28},
     ),
     "nvfp4 in blocks": (
         llama(block),

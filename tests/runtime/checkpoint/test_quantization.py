@@ -177,7 +177,8 @@ def test_modelopt_names_modules_and_what_is_below_them(file):
         ("NVFP4_AWQ", "modelopt-nvfp4-awq"),
         ("W4A8_NVFP4_FP8", "modelopt-nvfp4"),
         ("FP8", "modelopt-fp8"),
-        ("FP8_PB_WO", "modelopt-fp8"),
+        ("fp8_pb_wo", "modelopt-fp8"),  # as ModelOpt 0.47 writes it
+        ("MXFP8", "mxfp8"),
     ],
 )
 def test_modelopt_algorithms(algo, expected):

@@ -165,6 +165,14 @@ LAYOUTS = {
         (256, 384),
         (128, 128),
     ),
+    "fp8 block with the dimensions it was made over": (
+        FP8 | {"weight_scale": ("F32", 2, 1, 3, 1)},
+        scheme("modelopt-fp8", (128, 128)),
+        "modelopt-fp8",
+        (256, 384),
+        (128, 128),
+    ),
+    "mxfp8": (FP8 | {"weight_scale": ("U8", 256, 12)}, None, "mxfp8", (256, 384), (1, 32)),
     "one block is no tensor": (
         {"weight": ("F8_E4M3", 64, 64), "weight_scale": ("F32", 1, 1)},
         scheme("float-quantized", (128, 128)),
@@ -356,6 +364,12 @@ def test_house_forms_are_codes_times_scales():
         {"weight_packed": codes, "weight_scale": scale, "weight_scale_2": np.float32([2])},
     )
     np.testing.assert_array_equal(doubled, values * np.repeat(scale, 32, axis=1) * 2)
+
+
+def test_two_blocks_are_not_two_rows():
+    stored = {"weight": np.full((2, 256), 0x38, np.uint8), "weight_scale": np.float32([[2, 3]])}
+    ours = dequantize("fp8-block", stored)
+    np.testing.assert_array_equal(ours, [[2] * 128 + [3] * 128] * 2)
 
 
 def test_columns_in_any_order_have_the_scale_of_their_group():

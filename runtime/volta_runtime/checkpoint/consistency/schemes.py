@@ -104,10 +104,14 @@ def _other_direction(module: Module, method: str) -> bool:
 
 
 def _same_group(module: Module, promised: tuple[int, int]) -> bool:
-    """Whether both mean the same scales: a group as long as the row is the row."""
-    columns = module.shape[-1] if module.shape else 0
+    """Whether both mean the same scales: a group as long as the row is the row, a block as large
+    as the weight the tensor.
+    """
+    rows, columns = module.shape[-2:] if len(module.shape) > 1 else (0, 0)
 
     def normal(group: tuple[int, int]) -> tuple[int, int]:
+        if group[0] >= rows > 1 and group[1] >= columns:
+            return 0, 0
         return (group[0], 0) if group[1] >= columns > 0 and group[0] == 1 else group
 
     return normal(module.group or promised) == normal(promised)

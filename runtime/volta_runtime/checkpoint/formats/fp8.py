@@ -1,4 +1,4 @@
-"""FP8 E4M3 weights in three conventions: a scale for the tensor, for each row, for each block."""
+"""FP8 E4M3 weights: a scale for the tensor, for each row, for each block, or E8M0 for a group."""
 
 from volta_runtime.checkpoint.formats.row import Parameter, WeightFormat
 
@@ -6,15 +6,14 @@ _FLOATS = ("F32", "BF16", "F16")
 _TENSOR = ("[]", "[1]", "[1, 1]")
 _CHANNEL = ("[N, 1]", "[N]")
 _BLOCK = "[⌈N/R⌉, ⌈K/C⌉]"
+_KEPT_BLOCK = "[⌈N/R⌉, 1, ⌈K/C⌉, 1]"
 
 _CODES = Parameter("weight", "codes", ("F8_E4M3",), ("[N, K]",))
 _INPUT_SCALE = Parameter("input_scale", "activation", _FLOATS, _TENSOR, "multiply", optional=True)
 
 
-def _scale(
-    *shapes: str, dtypes: tuple[str, ...] = _FLOATS, name: str = "weight_scale"
-) -> Parameter:
-    return Parameter(name, "scale", dtypes, shapes, "multiply")
+def _scale(*shapes: str, dtypes: tuple[str, ...] = _FLOATS) -> Parameter:
+    return Parameter("weight_scale", "scale", dtypes, shapes, "multiply")
 
 
 ROWS = (
@@ -67,10 +66,22 @@ ROWS = (
     WeightFormat(
         name="modelopt-fp8",
         title="FP8 of NVIDIA ModelOpt",
-        parameters=(_CODES, _scale(*_TENSOR, *_CHANNEL, _BLOCK), _INPUT_SCALE),
+        parameters=(_CODES, _scale(*_TENSOR, *_CHANNEL, _BLOCK, _KEPT_BLOCK), _INPUT_SCALE),
         sizes={"R": 128, "C": 128},
         bits=8,
         formula="W = weight · weight_scale, of the tensor, of row n or of block [⌊n/R⌋, ⌊k/C⌋]",
         source="modelopt torch/export/quant_utils.py; weight_scale = amax / 448",
+        note="FP8_PB_WO, of blocks, keeps the dimensions that it took the greatest weight over, as"
+        " ones; some exports of it have weight_scale_inv [⌈N/R⌉, ⌈K/C⌉], as fp8-block.",
+    ),
+    WeightFormat(
+        name="mxfp8",
+        title="MXFP8 of compressed-tensors (mxfp8-quantized) and NVIDIA ModelOpt",
+        parameters=(_CODES, _scale("[N, K/G]", dtypes=("U8", "F8_E8M0"))),
+        sizes={"G": 32},
+        bits=8.25,
+        formula="W = weight · 2^(weight_scale − 127)",
+        source="compressed-tensors compressors/mxfp8/base.py; modelopt"
+        " torch/quantization/qtensor/mxfp8_tensor.py",
     ),
 )

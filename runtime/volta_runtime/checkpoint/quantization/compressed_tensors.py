@@ -14,6 +14,7 @@ _DENSE = ("dense", "frozen")  # weights that are stored as they were
 _FORMATS = {  # by the config's format and the bits of a weight
     ("nvfp4-pack-quantized", 4): "nvfp4-pack-quantized",
     ("mxfp4-pack-quantized", 4): "mxfp4-pack-quantized",
+    ("mxfp8-quantized", 8): "mxfp8",
     ("pack-quantized", 4): "pack-quantized-int4",
     ("pack-quantized", 8): "pack-quantized-int8",
     ("float-quantized", 8): "float-quantized",
@@ -86,9 +87,10 @@ def _scheme(group: Fields, weights: Fields, stored: str) -> Scheme | None:
 
 def _inferred(bits: int, kind: str, size: int | None) -> str:
     """The format of a config that names none, or "mixed-precision" alone."""
+    if kind == "float" and bits == 4:
+        return "mxfp4-pack-quantized" if size == 32 else "nvfp4-pack-quantized"
     if kind == "float":
-        small = "mxfp4-pack-quantized" if size == 32 else "nvfp4-pack-quantized"
-        return small if bits == 4 else "float-quantized"
+        return "mxfp8-quantized" if size == 32 else "float-quantized"
     return "pack-quantized"
 
 

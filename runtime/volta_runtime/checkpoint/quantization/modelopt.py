@@ -20,6 +20,7 @@ _ALGOS: dict[str, tuple[str, tuple[int, int] | None, str]] = {  # format, group,
     "FP8_PER_CHANNEL_PER_TOKEN": ("modelopt-fp8", (1, 0), "float8"),
     "FP8_PB_WO": ("modelopt-fp8", None, ""),
     "FP8_BLOCK_SCALES": ("modelopt-fp8", None, ""),
+    "MXFP8": ("mxfp8", (1, 32), "float8"),
 }
 _MIXED = "MIXED_PRECISION"
 _UNQUANTISED = ("", "NONE", "UNQUANTIZED")
@@ -54,7 +55,7 @@ def _by_layer(fields: Fields) -> list[tuple[list[Entry], Scheme | None]]:
 
 
 def _by_group(fields: Fields) -> list[tuple[list[Entry], Scheme | None]]:
-    """config_groups, where no quantized_layers say more: 4 bits are NVFP4, 8 are FP8."""
+    """config_groups, where no quantized_layers say more: 4 bits are NVFP4, 8 are FP8 or MXFP8."""
     groups: list[tuple[list[Entry], Scheme | None]] = []
     held = fields.inside("config_groups")
     if held is None:
@@ -64,8 +65,10 @@ def _by_group(fields: Fields) -> list[tuple[list[Entry], Scheme | None]]:
         weights = group.inside("weights") if group else None
         if group is None or weights is None:
             continue
-        algo = "NVFP4" if weights.number("num_bits") == 4 else "FP8"
-        scheme = _scheme(weights, algo, weights.number("group_size"))
+        size = weights.number("group_size")
+        eight = "MXFP8" if size == 32 else "FP8"
+        algo = "NVFP4" if weights.number("num_bits") == 4 else eight
+        scheme = _scheme(weights, algo, size)
         targets = group.strings("targets")
         groups.append(([glob(target) for target in targets], scheme))
     return groups

@@ -19,11 +19,13 @@ FP4 = {"num_bits": 4, "type": "float", "symmetric": True}
 FP8 = {"num_bits": 8, "type": "float", "symmetric": True}
 NVFP4 = FP4 | {"strategy": "tensor_group", "group_size": 16, "scale_dtype": "torch.float8_e4m3fn"}
 MXFP4 = FP4 | {"strategy": "group", "group_size": 32, "scale_dtype": "torch.uint8"}
+MXFP8 = FP8 | {"strategy": "group", "group_size": 32, "scale_dtype": "torch.uint8"}
 INT = {"type": "int", "strategy": "group", "group_size": 32}
 CASES = {
     "ct-nvfp4": ("nvfp4-pack-quantized", NVFP4, NVFP4 | {"dynamic": "local"}, torch.bfloat16),
     "ct-nvfp4a16": ("nvfp4-pack-quantized", NVFP4, None, torch.bfloat16),
     "ct-mxfp4": ("mxfp4-pack-quantized", MXFP4, None, torch.bfloat16),
+    "ct-mxfp8": ("mxfp8", MXFP8, MXFP8 | {"dynamic": True}, torch.bfloat16),
     "ct-int4": ("pack-quantized-int4", INT | {"num_bits": 4}, None, torch.bfloat16),
     "ct-int4-asym": (
         "pack-quantized-int4",
