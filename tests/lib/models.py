@@ -38,7 +38,9 @@ def shapes(a: Architecture, *, gated: bool = False, bias: bool = False, norms: i
 
 
 def _attention(a: Architecture, layer: Layer, gated: bool, bias: bool) -> Shapes:
-    q, kv, h = a.heads * a.head_dim, a.kv_heads * a.head_dim, a.hidden_size
+    dim = layer.head_dim or a.head_dim
+    kv_heads = a.kv_heads if layer.kv_heads is None else layer.kv_heads
+    q, kv, h = a.heads * dim, kv_heads * dim, a.hidden_size
     sizes = {"q_proj": q * (1 + gated), "k_proj": kv, "v_proj": kv}
     found: Shapes = {f"self_attn.{name}": (size, h) for name, size in sizes.items()}
     found["self_attn.o_proj"] = (h, q)

@@ -47,8 +47,14 @@ def nvfp4_fp8(name, shape):
     return "modelopt-nvfp4" if ".mlp." in name or name == "lm_head" else "modelopt-fp8"
 
 
+def gpt_oss(name, shape):
+    experts = "gguf-mxfp4" if ".experts." in name else "gguf-q8_0"
+    return "gguf-f32" if len(shape) < 2 else experts
+
+
 FORMS = {
     "fp16": linear_in("dense"),
+    "mxfp4": gpt_oss,
     "q2_k_m": ggml("gguf-q2_k"),
     "q3_k_s": ggml("gguf-q3_k"),
     "q4_0": ggml("gguf-q4_0"),
