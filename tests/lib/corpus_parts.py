@@ -6,9 +6,11 @@ stands for each number from a to b, `{a,b}` for each word.
 """
 
 import io
+import json
 import re
 import struct
 import zipfile
+from pathlib import Path
 from typing import Any
 
 from volta_runtime.checkpoint.safetensors import tensor_bytes
@@ -16,6 +18,9 @@ from volta_runtime.checkpoint.safetensors import tensor_bytes
 POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:{}\nsize 4965799096\n"
 PICKLES = {
     "harmless": b"\x80\x02ccollections\nOrderedDict\n)R.",
+    # torch.save's before it took to zip: a mark, a version, the system, the object, its storages.
+    "legacy": b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.\x80\x02M\xe9\x03.\x80\x02}q\x00."
+    b"\x80\x02ccollections\nOrderedDict\n)R.\x80\x02]q\x00.",
     "system": b"cos\nsystem\n(S'id > /tmp/pwned'\ntR.",
     # The same by names that are made of strings, as protocol 4 has them.
     "hidden": b"\x80\x04\x8c\x05posix\x94\x8c\x06system\x94\x93\x8c\x02id\x94\x85\x94R\x94.",
@@ -57,6 +62,21 @@ def tensor(text: str) -> list[Any]:
         return [dtype, shape, None]
     one = encoded(dtype, fill.strip())
     return [dtype, shape, one * (tensor_bytes(dtype, shape) // len(one))]
+
+
+def held_tensors(file: Path) -> dict[str, list[Any]]:
+    """All tensors of a safetensors file, each as tensor() gives it."""
+    raw = file.read_bytes()
+    start = 8 + int.from_bytes(raw[:8], "little")
+    return {
+        name: [
+            entry["dtype"],
+            entry["shape"],
+            raw[slice(*(start + n for n in entry["data_offsets"]))],
+        ]
+        for name, entry in json.loads(raw[8:start]).items()
+        if name != "__metadata__"
+    }
 
 
 def kit(tokens: int = 200, template: Any = TEMPLATE) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """Makes the checkpoints of the tables beside this file: a base, and steps that change it."""
 
+import copy
 import fnmatch
 import json
 import os
@@ -10,22 +11,13 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import corpus_parts as parts
 import field_checkpoints
 import ggufs
 import pytest
 import yaml
 from checkpoints import write_shard
-from corpus_parts import (
-    POINTER,
-    encoded,
-    expand,
-    gguf_value,
-    kit,
-    pickled,
-    put,
-    sentencepiece,
-    tensor,
-)
+from corpus_parts import encoded, expand, kit, tensor
 
 from volta_runtime.checkpoint.safetensors import tensor_bytes
 
@@ -59,7 +51,7 @@ class Maker:
                     entry[2] = one * (tensor_bytes(entry[0], entry[1]) // len(one))
             self.files |= kit()
         elif name in self.layouts:
-            layout = self.layouts[name]
+            layout = copy.deepcopy(self.layouts[name])
             if "like" in layout:
                 self.base(layout["like"])
             self.files["config.json"] = {
@@ -83,20 +75,15 @@ class Maker:
             elif file.suffix == ".gguf":
                 self.files[file.name] = file.read_bytes()
             elif file.suffix == ".safetensors":
-                raw = file.read_bytes()
-                start = 8 + int.from_bytes(raw[:8], "little")
-                for full, entry in json.loads(raw[8:start]).items():
-                    if full != "__metadata__":
-                        begin, end = entry["data_offsets"]
-                        data = raw[start + begin : start + end]
-                        self.tensors[full] = [entry["dtype"], entry["shape"], data]
+                self.tensors |= parts.held_tensors(file)
 
     def write(self) -> Path:
         if self.written:
             return self.directory
         self.written = True
         self.directory.mkdir(parents=True, exist_ok=True)
-        left, weight_map = dict(self.tensors), {}
+        left = dict(self.tensors)
+        weight_map: dict[str, str] = {}
         for number, pattern in enumerate(self.parts, 1):
             chosen = {n: t for n, t in left.items() if fnmatch.fnmatchcase(n, pattern)}
             left = {n: t for n, t in left.items() if n not in chosen}
@@ -127,9 +114,10 @@ class Maker:
     # Steps.
     def step(self, step: dict[str, Any]) -> None:
         for name, argument in step.items():
-            if name in STEPS_ON_FILES:
+            on_files = getattr(self, f"file_{name}", None)
+            if on_files:
                 self.write()
-            getattr(self, f"do_{name}")(argument)
+            (on_files or getattr(self, f"do_{name}"))(argument)
 
     def _matching(self, pattern: str) -> list[str]:
         found = [n for p in expand(pattern) for n in self.tensors if fnmatch.fnmatchcase(n, p)]
@@ -185,7 +173,7 @@ class Maker:
             path = self.directory / file
             content = json.loads(path.read_text()) if self.written else self.files[file]
             for place, value in values.items():
-                put(content, place, value)
+                parts.put(content, place, value)
             if self.written:
                 path.write_text(json.dumps(content))
 
@@ -198,36 +186,36 @@ class Maker:
             if self.written:
                 self._file(name, content)
 
-    def do_write(self, _: Any) -> None:
+    def file_write(self, _: Any) -> None:
         """What follows is done to the files."""
 
-    def do_remove(self, name: str) -> None:
+    def file_remove(self, name: str) -> None:
         if self.written:
             (self.directory / name).unlink()
         self.files.pop(name, None)
 
-    def do_lfs(self, name: str) -> None:
-        self._file(name, POINTER.format("4d7a" * 16))
+    def file_lfs(self, name: str) -> None:
+        self._file(name, parts.POINTER.format("4d7a" * 16))
 
-    def do_cut(self, sizes: dict[str, Any]) -> None:
+    def file_cut(self, sizes: dict[str, Any]) -> None:
         for name, size in sizes.items():
             path = self.directory / name
             whole = path.stat().st_size
             os.truncate(path, whole // 2 if size == "half" else size if size >= 0 else whole + size)
 
-    def do_append(self, files: dict[str, str]) -> None:
+    def file_append(self, files: dict[str, str]) -> None:
         for name, text in files.items():
             with (self.directory / name).open("ab") as stream:
                 stream.write(text.encode())
 
-    def do_patch(self, files: dict[str, dict[int, str]]) -> None:
+    def file_patch(self, files: dict[str, dict[int, str]]) -> None:
         for name, places in files.items():
             with (self.directory / name).open("r+b") as stream:
                 for place, held in places.items():
                     stream.seek(place)
                     stream.write(bytes.fromhex(held[1:]))
 
-    def do_header(self, files: dict[str, dict[str, str]]) -> None:
+    def file_header(self, files: dict[str, dict[str, str]]) -> None:
         """Other text in a safetensors header, whose length is told rightly."""
         for name, replacements in files.items():
             path = self.directory / name
@@ -237,41 +225,41 @@ class Maker:
             for old, new in replacements.items():
                 assert re.search(old, text), old
                 new = "A" * 100_000 if new == "PADDING" else new
-                text = re.sub(old, lambda _, new=new: new, text, count=1)
+                text = re.sub(old, new.replace("\\", "\\\\"), text, count=1)
             held = text.encode("utf-8", "surrogatepass")
             path.write_bytes(len(held).to_bytes(8, "little") + held + raw[start:])
 
-    def do_move(self, names: dict[str, str]) -> None:
+    def file_move(self, names: dict[str, str]) -> None:
         for old, new in names.items():
             target = self.directory / new
             target.parent.mkdir(parents=True, exist_ok=True)
             (self.directory / old).rename(target)
 
-    def do_copy(self, names: dict[str, str]) -> None:
+    def file_copy(self, names: dict[str, str]) -> None:
         for old, new in names.items():
             (self.directory / new).write_bytes((self.directory / old).read_bytes())
 
-    def do_link(self, names: dict[str, str]) -> None:
+    def file_link(self, names: dict[str, str]) -> None:
         for name, target in names.items():
             path = self.directory / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.symlink_to(target)
 
-    def do_mkdir(self, name: str) -> None:
+    def file_mkdir(self, name: str) -> None:
         (self.directory / name).mkdir(parents=True)
 
-    def do_fifo(self, name: str) -> None:
+    def file_fifo(self, name: str) -> None:
         os.mkfifo(self.directory / name)
 
-    def do_pickle(self, files: dict[str, str]) -> None:
+    def file_pickle(self, files: dict[str, str]) -> None:
         for name, kind in files.items():
-            self._file(name, pickled(kind))
+            self._file(name, parts.pickled(kind))
 
-    def do_sentencepiece(self, files: dict[str, int]) -> None:
+    def file_sentencepiece(self, files: dict[str, int]) -> None:
         for name, pieces in files.items():
-            self._file(name, sentencepiece(pieces))
+            self._file(name, parts.sentencepiece(pieces))
 
-    def do_consolidated(self, name: str) -> None:
+    def file_consolidated(self, name: str) -> None:
         """All tensors once more, under names of another family, in one file."""
         names = {
             n.removeprefix("model.").replace("self_attn", "attention"): n for n in self.tensors
@@ -281,15 +269,11 @@ class Maker:
             self.directory / name, {new: tuple(self.tensors[n][:2]) for new, n in names.items()}
         )
 
-    def do_gguf(self, files: dict[str, dict[str, Any]]) -> None:
+    def file_gguf(self, files: dict[str, dict[str, Any]]) -> None:
         for name, held in files.items():
-            pairs = {key: gguf_value(value) for key, value in held.get("pairs", {}).items()}
+            pairs = {key: parts.gguf_value(value) for key, value in held.get("pairs", {}).items()}
             tensors = {n: ggufs.Tensor(*entry) for n, entry in held.get("tensors", {}).items()}
             self._file(name, ggufs.gguf(pairs, tensors, version=held.get("version", 3)))
-
-
-FILES = "write lfs cut append patch header move copy link mkdir fifo pickle gguf sentencepiece consolidated remove"
-STEPS_ON_FILES = set(FILES.split())
 
 
 @pytest.fixture
