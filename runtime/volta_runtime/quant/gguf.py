@@ -1,30 +1,49 @@
 """GGUF's types: rows of blocks, each with its codes and its scales; those of grids by the library.
 
-The layouts are ggml's (ggml-common.h): a block is a C struct, so here a structured dtype. Within a
-block, codes of 4 bits lie as two halves (the low nibbles are the first), not in pairs.
+A block is a C struct of ggml, so here a structured dtype of the fields that the type's row has.
+Within a block, codes of 4 bits lie as two halves (the low nibbles are the first), not in pairs.
 """
 
+import re
 from collections.abc import Callable
 
 import numpy as np
 
+from volta_runtime.checkpoint.formats.gguf import ROWS
 from volta_runtime.quant.floats import E2M1, E4M3, E8M0, floats
 from volta_runtime.quant.stored import F32, Array, Stored
 
+_BY_TYPE = {row.codes.dtypes[0]: row for row in ROWS}
+
 
 def dequantize(w: Stored, dtype: str) -> F32:
-    """[.., K] of rows of blocks, [.., bytes of a row]; `scale` multiplies where there is one."""
+    """[.., N, K] of rows of blocks, [.., N, bytes of a row].
+
+    `scale` multiplies where there is one: [1] of a matrix, [experts] of a stack of them.
+    """
     rows = np.ascontiguousarray(w["weight"])
-    if dtype in _BLOCKS:
-        layout, decode = _BLOCKS[dtype]
-        blocks = rows.reshape(-1).view(np.dtype(layout))
-        values: F32 = decode(blocks).reshape(*rows.shape[:-1], -1)
+    if dtype in DECODERS:
+        blocks = rows.reshape(-1).view(layout(dtype))
+        values: F32 = DECODERS[dtype](blocks).reshape(*rows.shape[:-1], -1)
     else:
         import gguf
 
         kind = gguf.GGMLQuantizationType[dtype]
         values = gguf.quants.dequantize(rows, kind).astype(np.float32, copy=False)
-    return values * floats(w["scale"]).reshape(()) if "scale" in w else values
+    if "scale" not in w:
+        return values
+    return values * floats(w["scale"]).reshape(-1, *(1,) * (values.ndim - 1))
+
+
+def layout(dtype: str) -> np.dtype[np.void]:
+    """The block of a type, as its row tells it."""
+    fields = re.findall(r"(\w+) ([fiu])(\d+)(?:\[(\d+)\])?", _BY_TYPE[dtype].block)
+    return np.dtype(
+        [
+            (name, f"<{kind}{int(bits) // 8}", (int(count),) if count else ())
+            for name, kind, bits, count in fields
+        ]
+    )
 
 
 def _column(array: Array) -> F32:
@@ -110,30 +129,28 @@ def _mxfp4(block: Array) -> F32:
 
 
 def _nvfp4(block: Array) -> F32:
-    # The scale's sign bit is not used: UE4M3.
-    return _grouped(E2M1[_halves(block["qs"], 8)], E4M3[block["d"] & 127])
+    # UE4M3: the sign bit is not used, and what is NaN in E4M3 is 0.
+    return _grouped(E2M1[_halves(block["qs"], 8)], np.nan_to_num(E4M3[block["d"] & 127]))
 
 
-_D, _M = ("d", "<f2"), ("m", "<f2")
-_QS, _QH = ("qs", "u1", 16), ("qh", "u1", 4)
-_K_SCALES = ("scales", "u1", 12)
-_DMIN = ("dmin", "<f2")
+def _ones(block: Array) -> Array:
+    bits: Array = np.unpackbits(block["qs"], axis=1, bitorder="little").astype(np.int8)
+    return bits
 
-# By type: the fields of a block, and its values in FP32, [blocks, weights].
-_BLOCKS: dict[str, tuple[list[tuple[str, str] | tuple[str, str, int]], Callable[[Array], F32]]] = {
-    "Q4_0": ([_D, _QS], lambda b: _column(b["d"]) * (_halves(b["qs"], 16).astype(np.int8) - 8)),
-    "Q4_1": ([_D, _M, _QS], lambda b: _column(b["d"]) * _halves(b["qs"], 16) + _column(b["m"])),
-    "Q5_0": ([_D, _QH, _QS], lambda b: _column(b["d"]) * (_fifth(b).astype(np.int8) - 16)),
-    "Q5_1": ([_D, _M, _QH, _QS], lambda b: _column(b["d"]) * _fifth(b) + _column(b["m"])),
-    "Q8_0": ([_D, ("qs", "i1", 32)], lambda b: _column(b["d"]) * b["qs"].astype(np.float32)),
-    "Q2_K": ([("scales", "u1", 16), ("qs", "u1", 64), _D, _DMIN], _q2_k),
-    "Q3_K": ([("hmask", "u1", 32), ("qs", "u1", 64), _K_SCALES, _D], _q3_k),
-    "Q4_K": (
-        [_D, _DMIN, _K_SCALES, ("qs", "u1", 128)],
-        lambda b: _with_minimum(b, _halves(b["qs"], 32)),
-    ),
-    "Q5_K": ([_D, _DMIN, _K_SCALES, ("qh", "u1", 32), ("qs", "u1", 128)], _q5_k),
-    "Q6_K": ([("ql", "u1", 128), ("qh", "u1", 64), ("scales", "i1", 16), _D], _q6_k),
-    "MXFP4": ([("e", "u1"), _QS], _mxfp4),
-    "NVFP4": ([("d", "u1", 4), ("qs", "u1", 32)], _nvfp4),
+
+# By type: the values of its blocks in FP32, [blocks, weights].
+DECODERS: dict[str, Callable[[Array], F32]] = {
+    "Q1_0": lambda b: _column(b["d"]) * (2 * _ones(b) - 1),
+    "Q4_0": lambda b: _column(b["d"]) * (_halves(b["qs"], 16).astype(np.int8) - 8),
+    "Q4_1": lambda b: _column(b["d"]) * _halves(b["qs"], 16) + _column(b["m"]),
+    "Q5_0": lambda b: _column(b["d"]) * (_fifth(b).astype(np.int8) - 16),
+    "Q5_1": lambda b: _column(b["d"]) * _fifth(b) + _column(b["m"]),
+    "Q8_0": lambda b: _column(b["d"]) * b["qs"].astype(np.float32),
+    "Q2_K": _q2_k,
+    "Q3_K": _q3_k,
+    "Q4_K": lambda b: _with_minimum(b, _halves(b["qs"], 32)),
+    "Q5_K": _q5_k,
+    "Q6_K": _q6_k,
+    "MXFP4": _mxfp4,
+    "NVFP4": _nvfp4,
 }

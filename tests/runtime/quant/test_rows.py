@@ -194,6 +194,15 @@ LAYOUTS = {
 }
 
 
+@pytest.mark.parametrize(("scale", "wrong"), [((4,), []), ((1,), []), ((3,), ["m.scale"])])
+def test_a_stack_of_gguf_may_have_a_scale_for_each_expert(scale, wrong):
+    held = module(weight=("NVFP4", 4, 64, 128), scale=("F32", *scale))
+    row = recognise(held, container="gguf")
+    reading = read(row, held)
+    assert (row.name, reading.shape) == ("gguf-nvfp4", (4, 64, 128))
+    assert [fault.tensor for fault in reading.faults] == wrong
+
+
 @pytest.mark.parametrize(
     ("tensors", "says", "row", "shape", "group"), LAYOUTS.values(), ids=LAYOUTS
 )

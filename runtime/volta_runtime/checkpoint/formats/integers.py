@@ -13,7 +13,7 @@ def _packed(bits: int, per_word: int) -> WeightFormat:
         name=f"pack-quantized-int{bits}",
         title=f"INT{bits} of compressed-tensors, packed into 32-bit words",
         parameters=(
-            Parameter("weight_packed", "codes", ("I32",), (f"[N, K/{per_word}]",)),
+            Parameter("weight_packed", "codes", ("I32",), (f"[N, ⌈K/{per_word}⌉]",)),
             _SCALE,
             Parameter("weight_shape", "sizes", ("I64", "I32"), ("[2]",)),
             Parameter(

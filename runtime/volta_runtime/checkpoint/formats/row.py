@@ -55,8 +55,9 @@ class WeightFormat:
 
     parameters: its tensors, the codes first. A stack of experts has one more dimension in front.
     sizes: names of shapes that the format fixes ({"G": 16}); a config may declare others. group:
-    weights that share a scale where no tensor tells (blocks of GGUF). bits: of a weight with its
-    scales, as it lies in GPU memory, in the usual group. formula, source: for docs/formats.md.
+    weights that share a scale where no tensor tells (blocks of GGUF). block: the fields of such a
+    block in their order, packed ("d f16, qs u8[16]"). bits: of a weight with its scales, as it lies
+    in GPU memory, in the usual group. formula, source, note: for docs/formats.md.
     container: the files that it is found in. refused: why it is not dequantised, empty where it is.
     """
 
@@ -68,6 +69,7 @@ class WeightFormat:
     source: str
     sizes: Mapping[str, int] = field(default_factory=dict)
     group: tuple[int, int] | None = None
+    block: str = ""
     container: Literal["safetensors", "gguf"] = "safetensors"
     refused: str = ""
     note: str = ""
