@@ -235,6 +235,7 @@ def test_nvfp4_alone(config, expected, group):
         ({"quant_method": "awq_marlin", "bits": 4, "group_size": -1}, "awq", (1, 0)),
         ({"quant_method": "gptq", "bits": 8, "group_size": 32}, "gptq", (1, 32)),
         ({"quant_method": "bitsandbytes", "load_in_4bit": True}, "bnb-nf4", None),
+        ({"quant_method": "bitsandbytes", "load_in_8bit": True}, "bnb-int8", None),
     ],
 )
 def test_methods_that_mean_all_modules(config, expected, group):

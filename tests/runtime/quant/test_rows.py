@@ -75,6 +75,12 @@ INT4 = {
 FP8 = {"weight": ("F8_E4M3", 256, 384)}
 AWQ = {"qweight": ("I32", 128, 32), "qzeros": ("I32", 4, 32), "scales": ("F16", 4, 256)}
 GPTQ = {"qweight": ("I32", 16, 256), "qzeros": ("I32", 4, 32), "scales": ("F16", 4, 256)}
+NF4 = {
+    "weight": ("U8", 1024, 1),
+    "weight.absmax": ("F32", 32),
+    "weight.quant_map": ("F32", 16),
+    "weight.quant_state.bitsandbytes__nf4": ("U8", 97),
+}
 
 # Tensors, what the config says, then row, shape and group.
 LAYOUTS = {
@@ -182,6 +188,21 @@ LAYOUTS = {
     ),
     "int4": (INT4, None, "pack-quantized-int4", (64, 128), (1, 32)),
     "int8": (INT4, scheme("pack-quantized-int8"), "pack-quantized-int8", (64, 64), (1, 16)),
+    "nf4": (NF4, None, "bnb-nf4", (1024, 1), (1, 64)),
+    "nf4 as a trainer kept it": (
+        NF4 | {"weight": ("BF16", 512, 1)},
+        None,
+        "bnb-nf4",
+        (512, 1),
+        (1, 64),
+    ),
+    "llm.int8": (
+        {"weight": ("I8", 64, 32), "SCB": ("F32", 64), "weight_format": ("U8",)},
+        None,
+        "bnb-int8",
+        (64, 32),
+        (1, 0),
+    ),
     "awq": (AWQ, None, "awq", (256, 128), (1, 32)),
     "gptq": (GPTQ | {"g_idx": ("I32", 128)}, None, "gptq", (256, 128), (1, 32)),
     "gptq, 8 bits": (
@@ -274,7 +295,7 @@ FAULTS = {
         FP8,
         {},
         "fp8-block",
-        ("scale-layout", "weight_scale_inv", "F32/BF16/F16/F8_E8M0 [2, 3]", "no such tensor"),
+        ("scale-layout", "weight_scale_inv", "F16/BF16/F32/F8_E8M0 [2, 3]", "no such tensor"),
     ),
     "blocks of another size": (
         FP8,

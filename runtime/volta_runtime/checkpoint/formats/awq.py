@@ -1,6 +1,6 @@
 """AWQ: 4-bit codes, eight output features to a word, in an order of their own."""
 
-from volta_runtime.checkpoint.formats.row import Parameter, WeightFormat
+from volta_runtime.checkpoint.formats.row import FLOATS, Parameter, WeightFormat
 
 ROWS = (
     WeightFormat(
@@ -8,7 +8,7 @@ ROWS = (
         title="AWQ, 4 bits (GEMM packing)",
         parameters=(
             Parameter("qweight", "codes", ("I32",), ("[K, N/8]",)),
-            Parameter("scales", "scale", ("F16", "BF16", "F32"), ("[K/G, N]",), "multiply"),
+            Parameter("scales", "scale", FLOATS, ("[K/G, N]",), "multiply"),
             Parameter("qzeros", "zero", ("I32",), ("[K/G, N/8]",), "subtract"),
         ),
         bits=4.16,

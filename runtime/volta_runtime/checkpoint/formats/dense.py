@@ -1,8 +1,6 @@
 """Weights as they are, neither coded nor scaled."""
 
-from volta_runtime.checkpoint.formats.row import Parameter, WeightFormat
-
-FLOATS = ("F16", "BF16", "F32")
+from volta_runtime.checkpoint.formats.row import FLOATS, Parameter, WeightFormat
 
 ROWS = (
     WeightFormat(

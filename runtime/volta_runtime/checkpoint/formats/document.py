@@ -42,7 +42,7 @@ _ROLES = {
     "global": "scale of the tensor",
     "zero": "zero points",
     "order": "the group of each column",
-    "sizes": "the weight's shape",
+    "layout": "the weight's layout",
     "columns": "factors of the inputs",
     "table": "what a code stands for",
     "activation": "for the inputs",
@@ -89,7 +89,7 @@ def _line(parameter: Parameter) -> str:
 
 def _groups(row: WeightFormat) -> str:
     if row.group is not None:
-        return f"blocks of {row.group[1]} weights along K"
+        return f"blocks of {row.group[1]} weights"
     sizes = ", ".join(f"{name} = {size}" for name, size in row.sizes.items())
     if sizes:
         return f"{sizes}, unless the config declares another and the tensors agree"

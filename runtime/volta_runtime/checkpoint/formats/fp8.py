@@ -1,18 +1,17 @@
 """FP8 E4M3 weights: a scale for the tensor, for each row, for each block, or E8M0 for a group."""
 
-from volta_runtime.checkpoint.formats.row import Parameter, WeightFormat
+from volta_runtime.checkpoint.formats.row import FLOATS, Parameter, WeightFormat
 
-_FLOATS = ("F32", "BF16", "F16")
 _TENSOR = ("[]", "[1]", "[1, 1]")
 _CHANNEL = ("[N, 1]", "[N]")
 _BLOCK = "[⌈N/R⌉, ⌈K/C⌉]"
 _KEPT_BLOCK = "[⌈N/R⌉, 1, ⌈K/C⌉, 1]"
 
 _CODES = Parameter("weight", "codes", ("F8_E4M3",), ("[N, K]",))
-_INPUT_SCALE = Parameter("input_scale", "activation", _FLOATS, _TENSOR, "multiply", optional=True)
+_INPUT_SCALE = Parameter("input_scale", "activation", FLOATS, _TENSOR, "multiply", optional=True)
 
 
-def _scale(*shapes: str, dtypes: tuple[str, ...] = _FLOATS) -> Parameter:
+def _scale(*shapes: str, dtypes: tuple[str, ...] = FLOATS) -> Parameter:
     return Parameter("weight_scale", "scale", dtypes, shapes, "multiply")
 
 
@@ -41,7 +40,7 @@ ROWS = (
             Parameter(
                 "weight_scale_inv",
                 "scale",
-                (*_FLOATS, "F8_E8M0"),
+                (*FLOATS, "F8_E8M0"),
                 (_BLOCK,),
                 "multiply",
                 also=("weight_scale",),

@@ -98,7 +98,8 @@ ROWS = (
         "W = e2m1(q) · ue4m3(d) · scale, d for 16 weights",
         "Weights 16s + j and 16s + 8 + j are the low and the high nibble of qs[8s + j]: not the"
         " order of safetensors. ue4m3 is E4M3 whose sign bit is not used; 0x7f is 0. scale is 1"
-        " where it is absent; made of compressed-tensors it is 1 / weight_global_scale, of ModelOpt weight_scale_2.",
+        " where it is absent; made of compressed-tensors it is 1 / weight_global_scale, of ModelOpt"
+        " weight_scale_2.",
     ),
     _row(
         "IQ1_S",

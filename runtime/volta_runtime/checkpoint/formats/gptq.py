@@ -1,6 +1,6 @@
 """GPTQ: whole numbers of 2, 3, 4 or 8 bits, packed along K, in an order that g_idx may tell."""
 
-from volta_runtime.checkpoint.formats.row import Parameter, WeightFormat
+from volta_runtime.checkpoint.formats.row import FLOATS, Parameter, WeightFormat
 
 ROWS = (
     WeightFormat(
@@ -8,7 +8,7 @@ ROWS = (
         title="GPTQ, 2, 3, 4 and 8 bits",
         parameters=(
             Parameter("qweight", "codes", ("I32",), ("[K*b/32, N]",)),
-            Parameter("scales", "scale", ("F16", "BF16", "F32"), ("[K/G, N]",), "multiply"),
+            Parameter("scales", "scale", FLOATS, ("[K/G, N]",), "multiply"),
             Parameter("qzeros", "zero", ("I32",), ("[K/G, N*b/32]",), "subtract"),
             Parameter("g_idx", "order", ("I32",), ("[K]",), optional=True),
         ),

@@ -1,11 +1,8 @@
 """Whole numbers of compressed-tensors: packed into 32-bit words, or bytes."""
 
-from volta_runtime.checkpoint.formats.row import Parameter, WeightFormat
+from volta_runtime.checkpoint.formats.row import FLOATS, Parameter, WeightFormat
 
-_FLOATS = ("F16", "BF16", "F32")
-_SCALE = Parameter(
-    "weight_scale", "scale", _FLOATS, ("[N, 1]", "[N, K/G]", "[1]", "[]"), "multiply"
-)
+_SCALE = Parameter("weight_scale", "scale", FLOATS, ("[N, 1]", "[N, K/G]", "[1]", "[]"), "multiply")
 
 
 def _packed(bits: int, per_word: int) -> WeightFormat:
@@ -15,7 +12,7 @@ def _packed(bits: int, per_word: int) -> WeightFormat:
         parameters=(
             Parameter("weight_packed", "codes", ("I32",), (f"[N, ⌈K/{per_word}⌉]",)),
             _SCALE,
-            Parameter("weight_shape", "sizes", ("I64", "I32"), ("[2]",)),
+            Parameter("weight_shape", "layout", ("I64", "I32"), ("[2]",)),
             Parameter(
                 "weight_zero_point",
                 "zero",
@@ -53,7 +50,7 @@ ROWS = (
                 "subtract",
                 optional=True,
             ),
-            Parameter("input_scale", "activation", _FLOATS, ("[1]", "[]"), "multiply", True),
+            Parameter("input_scale", "activation", FLOATS, ("[1]", "[]"), "multiply", True),
             Parameter("input_zero_point", "activation", ("I8",), ("[1]", "[]"), "subtract", True),
         ),
         bits=8,

@@ -1,8 +1,7 @@
 """NVFP4: E2M1 codes, two to a byte (the low nibble is the even k), E4M3 scales of 16 weights."""
 
-from volta_runtime.checkpoint.formats.row import Parameter, WeightFormat
+from volta_runtime.checkpoint.formats.row import FLOATS, Parameter, WeightFormat
 
-_FLOATS = ("F32", "BF16", "F16")
 _SCALAR = ("[]", "[1]")
 
 
@@ -72,7 +71,7 @@ ROWS = (
             _codes(),
             _scale(),
             _modelopt_global(),
-            Parameter("pre_quant_scale", "columns", _FLOATS, ("[K]",), "multiply"),
+            Parameter("pre_quant_scale", "columns", FLOATS, ("[K]",), "multiply"),
             _INPUT_SCALE,
         ),
         sizes={"G": 16},
@@ -97,7 +96,7 @@ ROWS = (
         title="NVFP4 codes with plain scales of 32 weights (scale_dtype fp32 or bf16)",
         parameters=(
             _codes("weight_packed"),
-            _scale(_FLOATS),
+            _scale(FLOATS),
             _modelopt_global(optional=True),
         ),
         sizes={"G": 32},
@@ -108,7 +107,7 @@ ROWS = (
     WeightFormat(
         name="nvfp4-block",
         title="NVFP4 codes with one plain scale for a block (weight_block_size [128, 32])",
-        parameters=(_codes("weight_packed"), _scale(_FLOATS, "[⌈N/R⌉, ⌈K/C⌉]")),
+        parameters=(_codes("weight_packed"), _scale(FLOATS, "[⌈N/R⌉, ⌈K/C⌉]")),
         sizes={"R": 128, "C": 32},
         bits=4.01,
         formula="W = e2m1(weight) · weight_scale[⌊n/R⌋, ⌊k/C⌋]",

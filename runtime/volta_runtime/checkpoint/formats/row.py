@@ -8,6 +8,8 @@ from typing import Literal
 from volta_runtime.checkpoint.formats.shapes import Shape, Sizes, template
 from volta_runtime.checkpoint.tensors import TensorInfo
 
+FLOATS = ("F16", "BF16", "F32")  # what weights and plain scales are stored in
+
 Parameters = Mapping[str, TensorInfo]  # a module's tensors by parameter ("weight_scale")
 
 Role = Literal[
@@ -16,7 +18,7 @@ Role = Literal[
     "global",  # of the tensor, beside scales of groups
     "zero",  # zero points
     "order",  # which group a column is of
-    "sizes",  # the weight's shape, as data
+    "layout",  # the weight's shape or order, as data
     "columns",  # a factor for each input feature
     "table",  # what a code stands for
     "activation",  # of inputs: the weight does without

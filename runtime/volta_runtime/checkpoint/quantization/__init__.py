@@ -1,6 +1,7 @@
 """How a checkpoint says that its modules are quantised, in whichever dialect.
 
-One file for each dialect; DIALECTS says which. What names and patterns mean is in targets.py.
+One file for each dialect and a row in DIALECTS, in _FILES too where it has a file of its own. What
+names and patterns mean is in targets.py.
 """
 
 from collections.abc import Callable, Iterator, Sequence

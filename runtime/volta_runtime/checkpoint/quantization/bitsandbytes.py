@@ -11,8 +11,6 @@ from volta_runtime.checkpoint.scheme import Scheme
 def read(fields: Fields) -> Reading:
     """Read quantization_config."""
     eight = fields.flag("load_in_8bit", "_load_in_8bit")
-    if eight:
-        fields.unknown("load_in_8bit", "8 bits", ["4 bits"])
     scheme = Scheme(
         format="bnb-int8" if eight else "bnb-nf4",
         file=fields.file,
