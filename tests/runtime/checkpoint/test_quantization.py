@@ -259,6 +259,15 @@ def test_configs_of_older_tools():
     assert (found.format, found.group, found.symmetric) == ("awq", (1, 64), False)
 
 
+def test_gptq_of_one_kernel_is_not_gptq():
+    config = {"quant_method": "gptq", "bits": 4, "group_size": 128, "checkpoint_format": "marlin"}
+    quantization = read(config)
+    assert quantization.scheme_of(f"{L0}.mlp.up_proj", "Linear").format == "gptq-marlin"
+    assert [(f.check, f.level, f.found) for f in quantization.faults] == [
+        ("quant-config", "warn", "marlin")
+    ]
+
+
 def test_gptq_overrides_in_order():
     dynamic = {
         r"-:.*\.0\..*": {},

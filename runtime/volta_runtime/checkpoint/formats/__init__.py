@@ -3,9 +3,9 @@
 A format is recognised by the names, dtypes and shapes of a module's tensors, never by magnitudes.
 Where rows look alike (ModelOpt's NVFP4 and TensorRT-LLM's) the config decides, else the first.
 
-A new format: its row in a file here and in FORMATS, its dequantiser in quant.DEQUANTIZERS, and where
-a parameter's name is a word of other tensors too, that word in _COMMON. What a config calls it is in
-quantization/, what engines make of it in the doctor's catalog/engines.
+A new format: its row in a file here and in FORMATS, its dequantiser in quant.DEQUANTIZERS, and
+where a parameter's name is a word of other tensors too, that word in _COMMON. What a config calls
+it is in quantization/, what engines make of it in the doctor's catalog/engines.
 """
 
 from collections.abc import Collection, Mapping

@@ -13,14 +13,18 @@ from volta_runtime.checkpoint.quantization.targets import Entry, part
 from volta_runtime.checkpoint.scheme import Scheme
 
 _BITS = (2, 3, 4, 8)
+_LAYOUTS = ("gptq", "gptq_v2")  # others are of one kernel, under other names (marlin: B and s)
 
 
 def read(fields: Fields) -> Reading:
     """Read quantization_config, or quantize_config.json of AutoGPTQ."""
+    stored = fields.text("checkpoint_format") or "gptq"
+    if stored not in _LAYOUTS:
+        fields.unknown("checkpoint_format", stored, _LAYOUTS)
     scheme = _scheme(
         fields,
         Scheme(
-            format="gptq",
+            format="gptq" if stored in _LAYOUTS else f"gptq-{stored}",
             file=fields.file,
             where=fields.where,
             bits=4,
