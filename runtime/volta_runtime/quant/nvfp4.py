@@ -10,8 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from volta_runtime.quant import floats
-from volta_runtime.quant.floats import nibbles, spread
+from volta_runtime.quant.floats import E2M1, E4M3, blocks, floats, nibbles, spread
 from volta_runtime.quant.stored import F32, Array, Stored
 
 GROUP = 16
@@ -21,8 +20,8 @@ E4M3_MAX = 448.0
 U8 = npt.NDArray[np.uint8]
 
 # Magnitudes by code, without E4M3's NaN.
-E2M1 = floats.E2M1[:8]
-E4M3 = floats.E4M3[:127]
+MAGNITUDES = E2M1[:8]
+SCALES = E4M3[:127]
 
 # Elements quantised at a time: bounds the scratch memory to some tens of MiB.
 _BLOCK = 1 << 20
@@ -60,8 +59,8 @@ def quantize(weight: F32) -> NVFP4Array:
 
 def dequantize(w: Stored) -> F32:
     """compressed-tensors: weight_packed and weight_scale, divided by weight_global_scale."""
-    values = floats.E2M1[nibbles(w["weight_packed"])]
-    scale = floats.E4M3[w["weight_scale"]] / _each(w["weight_global_scale"])
+    values = E2M1[nibbles(w["weight_packed"])]
+    scale = E4M3[w["weight_scale"]] / _each(w["weight_global_scale"])
     return values * spread(scale, values.shape[-1])
 
 
@@ -71,18 +70,18 @@ def dequantize_modelopt(w: Stored) -> F32:
     With pre_quant_scale, by which the layer multiplies its inputs, the matrix for the inputs as
     they come: its columns are multiplied instead.
     """
-    values = floats.E2M1[nibbles(w["weight"])]
-    scale = floats.E4M3[w["weight_scale"]] * _each(w["weight_scale_2"])
+    values = E2M1[nibbles(w["weight"])]
+    scale = E4M3[w["weight_scale"]] * _each(w["weight_scale_2"])
     weight = values * spread(scale, values.shape[-1])
     if "pre_quant_scale" in w:
-        weight *= floats.floats(w["pre_quant_scale"])[..., None, :]
+        weight *= floats(w["pre_quant_scale"])[..., None, :]
     return weight
 
 
 def dequantize_plain(w: Stored) -> F32:
     """The house form: weight and a plain scale for each group along K [, times weight_scale_2]."""
-    values = floats.E2M1[nibbles(w["weight"])]
-    scale = floats.floats(w["weight_scale"])
+    values = E2M1[nibbles(w["weight"])]
+    scale = floats(w["weight_scale"])
     if "weight_scale_2" in w:
         scale = scale * _each(w["weight_scale_2"])
     return values * spread(scale, values.shape[-1])
@@ -90,14 +89,14 @@ def dequantize_plain(w: Stored) -> F32:
 
 def dequantize_block(w: Stored) -> F32:
     """The house form with a plain scale for each block."""
-    values = floats.E2M1[nibbles(w["weight"])]
+    values = E2M1[nibbles(w["weight"])]
     *_, n, k = values.shape
-    return values * floats.blocks(floats.floats(w["weight_scale"]), n, k, w.block)
+    return values * blocks(floats(w["weight_scale"]), n, k, w.block)
 
 
 def _each(scale: Array) -> F32:
     """One number, or one for each expert, to go with [.., N, K/G]."""
-    value = floats.floats(scale)
+    value = floats(scale)
     return value.reshape(()) if value.size == 1 else value.reshape(-1, 1, 1)
 
 
@@ -111,10 +110,10 @@ def _global_scale(amax: float) -> float:
 def _quantize_rows(weight: F32, global_scale: float) -> tuple[U8, U8]:
     groups = weight.reshape(len(weight), -1, GROUP) * np.float32(global_scale)
     magnitudes: F32 = np.abs(groups)
-    scale = _nearest(E4M3, magnitudes.max(axis=2) / np.float32(E2M1_MAX))
+    scale = _nearest(SCALES, magnitudes.max(axis=2) / np.float32(E2M1_MAX))
     # A group below the least scale is zero whatever its codes; dividing by infinity makes them 0.
-    divisor: F32 = np.where(scale == 0, np.float32(np.inf), E4M3[scale])
-    codes = _nearest(E2M1, magnitudes / divisor[..., None])
+    divisor: F32 = np.where(scale == 0, np.float32(np.inf), SCALES[scale])
+    codes = _nearest(MAGNITUDES, magnitudes / divisor[..., None])
     codes |= np.left_shift(np.signbit(groups), 3, dtype=np.uint8)
     codes = codes.reshape(len(weight), -1)
     return codes[:, 0::2] | np.left_shift(codes[:, 1::2], 4), scale

@@ -110,6 +110,9 @@ def test_the_first_of_two_patterns_counts():
             "int-quantized",
             (1, 0),
         ),
+        ("naive-quantized", {"num_bits": 8, "type": "int"}, "int-quantized", (0, 0)),
+        ("", {"num_bits": 8, "type": "int"}, "pack-quantized-int8", (0, 0)),
+        ("", {**FLOAT8, "strategy": "group", "group_size": 32}, "mxfp8", (1, 32)),
         ("dense", FLOAT4, None, None),
     ],
 )
@@ -125,6 +128,12 @@ def test_a_group_has_its_own_format():
     config["config_groups"]["group_0"]["input_activations"] = {"num_bits": 8, "type": "float"}
     found = scheme(config, f"{L0}.mlp.up_proj")
     assert (found.format, found.activations) == ("float-quantized", "float8")
+
+
+def test_integers_are_a_byte_each_beside_integers():
+    config = groups((["Linear"], {"num_bits": 8, "type": "int", "strategy": "channel"}))
+    config["config_groups"]["group_0"]["input_activations"] = {"num_bits": 8, "type": "int"}
+    assert scheme(config, f"{L0}.mlp.up_proj").format == "int-quantized"
 
 
 def test_sparsity_is_told_and_not_judged():

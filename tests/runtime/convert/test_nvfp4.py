@@ -118,25 +118,26 @@ def test_low_nibble_is_even_k():
 
 
 def test_scale_bytes_decode_as_torch_does():
-    np.testing.assert_array_equal(nvfp4.E4M3, np.array(FINITE, np.float32))
+    np.testing.assert_array_equal(nvfp4.SCALES, np.array(FINITE, np.float32))
 
 
 def test_scales_round_as_torch_does():
-    middles = (nvfp4.E4M3[1:] + nvfp4.E4M3[:-1]) / 2
+    middles = (nvfp4.SCALES[1:] + nvfp4.SCALES[:-1]) / 2
     x = np.concatenate(
         [
-            nvfp4.E4M3,
+            nvfp4.SCALES,
             middles,
             np.nextafter(middles, np.float32(0)),
             np.nextafter(middles, np.float32(999)),
             np.abs(random(1, 4096)[0]) * 100,
         ]
     ).clip(max=448)
-    ours = nvfp4._nearest(nvfp4.E4M3, x)
+    ours = nvfp4._nearest(nvfp4.SCALES, x)
     theirs = torch.from_numpy(x).to(torch.float8_e4m3fn).view(torch.uint8).numpy()
     np.testing.assert_array_equal(ours, theirs)
     assert (
-        nvfp4._nearest(nvfp4.E4M3, np.array([449, 1e30, np.inf], np.float32)).tolist() == [126] * 3
+        nvfp4._nearest(nvfp4.SCALES, np.array([449, 1e30, np.inf], np.float32)).tolist()
+        == [126] * 3
     )
 
 

@@ -18,7 +18,6 @@ _FORMATS = {  # by the config's format and the bits of a weight
     ("pack-quantized", 4): "pack-quantized-int4",
     ("pack-quantized", 8): "pack-quantized-int8",
     ("float-quantized", 8): "float-quantized",
-    ("naive-quantized", 8): "float-quantized",
     ("int-quantized", 8): "int-quantized",
 }
 _DTYPES = {
@@ -65,10 +64,13 @@ def _scheme(group: Fields, weights: Fields, stored: str) -> Scheme | None:
     bits, kind = weights.number("num_bits") or 8, weights.text("type") or "int"
     size = weights.number("group_size")
     strategy = weights.text("strategy") or ("group" if size else "tensor")
+    activations = _activations(group)
     if stored in _DENSE:
         return None
+    if stored == "naive-quantized":  # a number each, whatever its type
+        stored = f"{kind}-quantized"
     if stored in ("", _MIXED):
-        stored = _inferred(bits, kind, size)
+        stored = _inferred(bits, kind, size, activations)
     name = _FORMATS.get((stored, bits), stored)
     if (stored, bits) not in _FORMATS:
         group.unknown("format", f"{stored} with {bits} bits", {row for row, _ in _FORMATS})
@@ -81,17 +83,17 @@ def _scheme(group: Fields, weights: Fields, stored: str) -> Scheme | None:
         symmetric=weights.flag("symmetric"),
         scale_dtype=_DTYPES.get(weights.text("scale_dtype").removeprefix("torch.")),
         act_order=_act_order(weights),
-        activations=_activations(group),
+        activations=activations,
     )
 
 
-def _inferred(bits: int, kind: str, size: int | None) -> str:
-    """The format of a config that names none, or "mixed-precision" alone."""
+def _inferred(bits: int, kind: str, size: int | None, activations: str) -> str:
+    """The format of a config without one, as the library infers it (compressors/format.py)."""
     if kind == "float" and bits == 4:
         return "mxfp4-pack-quantized" if size == 32 else "nvfp4-pack-quantized"
     if kind == "float":
         return "mxfp8-quantized" if size == 32 else "float-quantized"
-    return "pack-quantized"
+    return "int-quantized" if activations else "pack-quantized"
 
 
 def _group(weights: Fields, strategy: str, size: int | None) -> tuple[int, int] | None:
