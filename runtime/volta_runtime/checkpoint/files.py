@@ -14,6 +14,9 @@ from volta_runtime.checkpoint.faults import Fault
 LFS_MAGIC = b"version https://git-lfs.github.com/spec/v1"
 LFS_BYTES = 1024  # a pointer is shorter (git-lfs docs/spec.md)
 CONFIG_BYTES = 16 << 20  # the longest known is 2 MB: a config that lists 60,000 modules
+# Of one JSON text: Python takes up to 200 bytes for each, however short it is written. An index of
+# 384 experts in 60 layers, of three projections with four tensors each, has 276,480.
+VALUES = 500_000
 
 # What a file that should hold weights begins with where it is something else.
 _OTHERS = (
@@ -27,6 +30,15 @@ _OTHERS = (
     (b"<?xml", "an XML text, as stores answer with an error"),
     (b"\0" * 16, "zeros, as of a download that was made room for and not filled"),
 )
+
+
+def too_many(raw: bytes, most: int = VALUES) -> str:
+    """Why a JSON text is not worth decoding: it has more values than any that is meant; or empty.
+
+    Each value follows a comma or an opening bracket; such in texts count too.
+    """
+    count = raw.count(b",") + raw.count(b"[") + raw.count(b"{")
+    return f"{count:,} values, where there can be up to {most:,}" if count > most else ""
 
 
 @contextmanager
@@ -82,6 +94,8 @@ def read_json(file: Path, check: str) -> tuple[dict[str, Any] | None, Fault | No
         return None, fault(f"cannot be read: {error.strerror}")
     if pointer := lfs_fault(file, raw[:LFS_BYTES], size):
         return None, pointer
+    if words := too_many(raw):
+        return None, fault(words)
     try:
         # Not msgspec: configs hold Infinity and NaN, which json writes and JSON lacks.
         value = json.loads(raw.decode())

@@ -54,12 +54,12 @@ _CHECK = "gguf-header"
 _MAGIC = b"GGUF"
 _VERSIONS = (2, 3)
 _ALIGNMENT = 32
-_HEAD = (
-    1 << 28
-)  # bytes before the data; the longest known is some 20 MB: a vocabulary of 2^18 words
-_PAIRS, _TENSORS, _DIMENSIONS = 1 << 16, 1 << 20, 4
+# Bounds on what a head costs, which is some 40 bytes for each element of an array that is kept. The
+# longest head known has 20 MB (a vocabulary of 2^18 words), some 60 pairs and 2,000 tensors.
+_HEAD = 1 << 26
+_PAIRS, _TENSORS, _DIMENSIONS = 1 << 10, 1 << 16, 4
 _NAME, _TEXT = 1 << 16, 1 << 22  # bytes of a name, and of a text that is kept, as a chat template
-_KEPT = 4096  # elements of an array that is kept: one for each layer
+_KEPT = 1024  # elements of an array that is kept: one for each layer
 _MOST = 8  # tensors that are named of one file
 _PART = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<total>\d{5})\.gguf")
 

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from volta_runtime.checkpoint.faults import Fault, few
-from volta_runtime.checkpoint.files import lfs_fault, opened
+from volta_runtime.checkpoint.files import lfs_fault, opened, too_many
 from volta_runtime.checkpoint.safetensors import MAX_HEADER_BYTES, read_header
 from volta_runtime.checkpoint.tensors import TensorInfo
 
@@ -98,6 +98,9 @@ def _read_index(file: Path, faults: list[Fault]) -> _Index | None:
         return None
     if pointer := lfs_fault(file, raw[:1024], size):
         faults.append(pointer)
+        return None
+    if words := too_many(raw):
+        faults.append(_fault(words, file, "", "a weight_map of names"))
         return None
     try:
         index = msgspec.json.decode(raw, type=_Index)

@@ -39,6 +39,9 @@ _CHECK = "st-header"
 _MOST = 8  # tensors that are named of one file
 _COUNTED = 10_000  # faults beyond these
 _SLOW_BYTES = 16 << 20  # of a header that is worth a second look; one of 60,000 tensors has 8 MB
+# The decoder takes some 250 bytes for each name; an entry has four colons. 384 experts in
+# 60 layers, of three projections with four tensors each, are 276,480 in one file.
+_TENSORS, _COLONS = 300_000, 4
 _ENTRY_BYTES = 1024  # of one tensor's JSON; a shape has few dimensions
 _SPACE = b" \t\r\n"
 
@@ -79,10 +82,16 @@ def tensor_bytes(dtype: str, shape: Iterable[int]) -> int:
 def read_header(file: Path) -> Header:
     """Read a header and hold it against itself and the file's size; no data is read, none raises.
 
-    Memory is a few times the header's length, whatever it claims, and that is at most the file's.
+    Memory is a few times the header's length, whatever it claims, and that is at most the file's;
+    names are as many as a model may have.
     """
     raw, size, fault = _read(file)
     if fault:
+        return Header({}, frozenset(), (fault,))
+    if raw.count(b":") > _COLONS * _TENSORS:
+        words = f"the header has more fields than {_TENSORS:,} tensors have: it is none of a model"
+        limit = f"up to {_TENSORS:,} tensors in a file"
+        fault = _fault(file, words, limit, f"{raw.count(b':'):,} fields")
         return Header({}, frozenset(), (fault,))
     try:
         entries = _entries.decode(raw)

@@ -40,7 +40,9 @@ def read_template(contents: Contents) -> tuple[Template | None, Fault | None]:
         words = "there is no chat template: /v1/chat/completions refuses every request"
         return None, Fault(_CHECK, words, file, expected=_FILE, level="warn")
     if isinstance(held, list):  # several, by name
-        named = {entry.get("name"): entry.get("template") for entry in held if type(entry) is dict}
+        named = {
+            str(entry.get("name")): entry.get("template") for entry in held if type(entry) is dict
+        }
         held = named.get("default", next(iter(named.values()), held))
     if not isinstance(held, str):
         words = f"{_KEY} is no text and no list of named ones"
@@ -87,4 +89,6 @@ def _problem(text: str) -> str:
         return f"the chat template is broken in its line {error.lineno}: {error.message}"
     except RecursionError:
         return "the chat template nests too deep"
+    except ValueError as error:  # a number with more digits than Python reads
+        return f"the chat template is broken: {error}"
     return ""

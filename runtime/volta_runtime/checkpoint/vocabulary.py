@@ -3,13 +3,15 @@
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
-from volta_runtime.checkpoint.files import opened
+from volta_runtime.checkpoint.files import opened, too_many
 
 _BYTES = 128 << 20  # of a file; the longest known has 33 MB
+_VALUES = 6_000_000  # of one in JSON, thrice what that one has
+_FIELDS = 1 << 21  # of a protobuf message; the longest known has 2^18 pieces
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,7 @@ def read_vocabulary(directory: Path, names: Collection[str]) -> Vocabulary | Non
     return None
 
 
+_T = TypeVar("_T")
 _Id = int  # of a token
 
 
@@ -72,8 +75,14 @@ class _Tokenizer(msgspec.Struct):
     added_tokens: list[_Added] = []
 
 
+def _decoded(raw: bytes, kind: type[_T]) -> _T:
+    if words := too_many(raw, _VALUES):
+        raise ValueError(words)
+    return msgspec.json.decode(raw, type=kind)
+
+
 def _tokenizers(raw: bytes) -> tuple[int, dict[str, int]]:
-    whole = msgspec.json.decode(raw, type=_Tokenizer)
+    whole = _decoded(raw, _Tokenizer)
     added = {token.content: token.id for token in whole.added_tokens}
     vocab = whole.model.vocab
     if isinstance(vocab, list):
@@ -85,7 +94,7 @@ def _tokenizers(raw: bytes) -> tuple[int, dict[str, int]]:
 
 def _words(raw: bytes) -> tuple[int, dict[str, int]]:
     """vocab.json of GPT-2's kind."""
-    return max(msgspec.json.decode(raw, type=dict[str, int]).values(), default=-1) + 1, {}
+    return max(_decoded(raw, dict[str, int]).values(), default=-1) + 1, {}
 
 
 def _sentencepiece(raw: bytes) -> tuple[int, dict[str, int]]:
@@ -109,7 +118,9 @@ def _fields(raw: bytes) -> Iterator[int]:
                 return value
         raise ValueError("no protobuf message")
 
-    while at < len(raw):
+    for _ in range(_FIELDS):
+        if at >= len(raw):
+            break
         tag = varint()
         if tag & 7 == 0:
             varint()
@@ -122,7 +133,7 @@ def _fields(raw: bytes) -> Iterator[int]:
             raise ValueError("no protobuf message, so no SentencePiece model")
         yield tag >> 3
     if at != len(raw):
-        raise ValueError("it is cut off")
+        raise ValueError("it is cut off" if at > len(raw) else f"more than {_FIELDS:,} fields")
 
 
 _READERS: Mapping[str, Callable[[bytes], tuple[int, dict[str, int]]]] = {

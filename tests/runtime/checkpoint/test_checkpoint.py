@@ -121,6 +121,14 @@ FAULTS = {
         {"change": lambda path: (path / "generation_config.json").write_text("[]")},
         ("config-json", "fail", "not a JSON object"),
     ),
+    "a config of more values than any has": (
+        {"change": lambda path: (path / "config.json").write_text(f"[{'[],' * 250_000}[]]")},
+        ("config-json", "fail", "500,002 values, where there can be"),
+    ),
+    "an index of more values than any has": (
+        {"change": lambda path: (path / INDEX).write_text(f"[{'[],' * 250_000}[]]")},
+        ("st-index", "fail", "500,002 values, where there can be"),
+    ),
     "a config without end": (
         {"change": lambda path: (path / "config.json").write_text('{"a":' * 99_999)},
         ("config-json", "fail", "not sound JSON"),

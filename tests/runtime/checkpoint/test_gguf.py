@@ -70,6 +70,10 @@ FAULTS = {
     "cut off after the magic": (b"GGUF\3\0", "damaged or cut off"),
     "cut off in the pairs": (file_of(PAIRS)[:-1], "the metadata is damaged or cut off"),
     "2^63 pairs": (b"GGUF" + struct.pack("<IQQ", 3, 0, 1 << 63), "pairs, where there can be"),
+    "more pairs than models have": (
+        b"GGUF" + struct.pack("<IQQ", 3, 0, 1025),
+        "1,025 pairs, where there can be up to 1,024",
+    ),
     "2^63 tensors": (b"GGUF" + struct.pack("<IQQ", 3, 1 << 63, 0), "tensors, where there can"),
     "a text of 2^63 bytes": (
         file_of({"x": struct.pack("<IQ", 8, 1 << 63)}),

@@ -37,6 +37,11 @@ FAULTS = {
     "a zip archive": (b"PK\x03\x04" + bytes(range(60)), "begins as a zip archive", ""),
     "a web page": (b"<!DOCTYPE html><html>", "begins as a web page", ""),
     "zeros": (bytes(4096), "made room for and not filled", ""),
+    "more names than models have": (
+        raw(b"{" + b",".join(b'"%d":1' % number for number in range(1_200_001)) + b"}"),
+        "more fields than 300,000 tensors have",
+        "",
+    ),
     "header not JSON": (raw(b"{nonsense}"), "not sound JSON", ""),
     "header not UTF-8": (raw(b'{"\xff": 1}'), "not sound JSON", ""),
     "header nests too deep": (raw(b'{"a":' + b"[" * 100_000), "not sound JSON", ""),

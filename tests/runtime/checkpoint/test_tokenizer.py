@@ -140,6 +140,14 @@ FAULTS = {
         {"chat_template__jinja": "{{" + "(" * 9999},
         ("fail", "the chat template nests too deep"),
     ),
+    "a template with a number too long to read": (
+        {"chat_template__jinja": "{{" + "9" * 5000 + "}}"},
+        ("fail", "the chat template is broken: "),
+    ),
+    "a vocabulary without end": (
+        {"tokenizer__json": "[" * 6_000_001},
+        ("fail", "tokenizer.json is not sound: 6,000,001 values, where there can be up to"),
+    ),
     "a template of a number": (
         {"tokenizer_config__json": {"chat_template": 7}},
         ("fail", "chat_template is no text and no list of named ones"),
@@ -161,6 +169,10 @@ def test_a_fault_is_named(read, given, expected):
         (
             {"tokenizer_config__json": {"chat_template": [{"name": "default", "template": "x"}]}},
             "x",
+        ),
+        (
+            {"tokenizer_config__json": {"chat_template": [{"name": [], "template": "y"}]}},
+            "y",
         ),
         (
             {"tokenizer_config__json": {}, "chat_template__json": {"chat_template": "old"}},
