@@ -3,10 +3,11 @@
 import re
 from collections.abc import Sequence
 
-# All but tab and line feed; what turns the direction of writing: a name would read as another; and
-# halves of surrogate pairs, which no encoding takes
+# All but tab and line feed; what turns the direction of writing or has no width: a name would read
+# as another; and halves of surrogate pairs, which no encoding takes
 _CONTROLS = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff"
+    "\ud800-\udfff\U000e0000-\U000e007f]"
 )
 
 

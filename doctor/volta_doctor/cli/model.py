@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from volta_doctor.cli.check import Format
-from volta_doctor.cli.options import Named, Scope, scoped
+from volta_doctor.cli.options import COUNT, Named, Number, Scope, scoped
 
 if TYPE_CHECKING:
     from volta_doctor.catalog import Row
@@ -20,27 +20,18 @@ if TYPE_CHECKING:
     from volta_doctor.preflight.subject import Cards
 
 
-class _Number(click.FloatRange):
-    """A number in a range; "nan" compares with none."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the number. Raises click.BadParameter."""
-        number = super().convert(value, param, ctx)
-        return self.fail(f"{value!r} is no number", param, ctx) if number != number else number
-
-
+_GPUS = click.IntRange(1, 1024)  # more than any model is split over
 # Said where a name of the Hugging Face hub stands in the place of a path.
 _DOWNLOAD = "hf download {0} --include '*.json' --local-dir DIR fetches what can be judged early"
-_AT_LEAST_ONE = click.IntRange(min=1)
 _SERVING = (
-    click.option("--tensor-parallel-size", "--tp", type=_AT_LEAST_ONE, metavar="N"),
-    click.option("--pipeline-parallel-size", "--pp", type=_AT_LEAST_ONE, metavar="N"),
+    click.option("--tensor-parallel-size", "--tp", type=_GPUS, metavar="N"),
+    click.option("--pipeline-parallel-size", "--pp", type=_GPUS, metavar="N"),
     click.option("--enable-expert-parallel", "--ep", is_flag=True),
-    click.option("--max-model-len", type=_AT_LEAST_ONE, metavar="TOKENS"),
-    click.option("--max-num-seqs", type=_AT_LEAST_ONE, metavar="N"),
+    click.option("--max-model-len", type=COUNT, metavar="TOKENS"),
+    click.option("--max-num-seqs", type=COUNT, metavar="N"),
     click.option(
         "--gpu-memory-utilization",
-        type=_Number(min=0, max=1, min_open=True),
+        type=Number(min=0, max=1, min_open=True),
         metavar="SHARE",
     ),
     click.option("--dtype", metavar="NAME"),
@@ -48,7 +39,7 @@ _SERVING = (
     click.option("--kv-cache-dtype", metavar="NAME"),
     click.option("--attention-backend", metavar="NAME"),
     click.option("--enforce-eager", is_flag=True),
-    click.option("--swap-space", "swap_space_gib", type=_Number(min=0), metavar="GIB"),
+    click.option("--swap-space", "swap_space_gib", type=Number(min=0), metavar="GIB"),
 )
 
 # What is looked at on this host: its cards, and what a check of the host itself needs.
@@ -65,7 +56,7 @@ def _serving(command: Callable[..., None]) -> Callable[..., None]:
 @click.argument("path", type=Named())
 @click.option("--gpu", metavar="CARD", help="The cards meant (v100-sxm2-16gb), not this host's.")
 @click.option(
-    "--count", type=_AT_LEAST_ONE, metavar="N", help="How many of them; else as many as split it."
+    "--count", type=_GPUS, metavar="N", help="How many of them; else as many as split it."
 )
 @click.option("--engine", metavar="NAME", help="What is to serve it (embedded, vllm, ...).")
 @_serving
@@ -131,6 +122,8 @@ def _look_for(path: str) -> None:
     """Raise click.UsageError where there is nothing of that name."""
     try:
         Path(path).stat()
+    except PermissionError:
+        return  # it may be there: who looks at it tells
     except (OSError, ValueError) as error:  # ValueError: a NUL in the name
         from volta_doctor.words import printable
 

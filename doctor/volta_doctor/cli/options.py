@@ -25,6 +25,18 @@ class Named(click.ParamType):  # type: ignore[type-arg]  # not generic before cl
         return value
 
 
+class Number(click.FloatRange):
+    """A number in a range; "nan" compares with none."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the number. Raises click.BadParameter."""
+        number = super().convert(value, param, ctx)
+        return self.fail(f"{value!r} is no number", param, ctx) if number != number else number
+
+
+COUNT = click.IntRange(1, (1 << 63) - 1)  # of tokens or requests, as an engine's 64 bits hold it
+
+
 @dataclass(frozen=True)
 class Scope:
     """Which host and which checks; a verb without one of the options has its default.

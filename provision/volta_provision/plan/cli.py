@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from volta_doctor.cli.options import COUNT, Named, Number
 from volta_provision.errors import StackError
 
 if TYPE_CHECKING:
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
     from volta_provision.plan.planner import Outcome
     from volta_provision.plan.report import Plan
 
-_AT_LEAST_ONE = click.IntRange(min=1)
 _MOST_GPUS = 16
 _COULD_NOT_TELL = 3
 _CONTEXT, _CONCURRENCY = 8192, 16
@@ -25,7 +25,7 @@ _CONTEXT, _CONCURRENCY = 8192, 16
     epilog="Exit codes: 0 runs, 1 runs with warnings, 2 does not run, 3 could not tell, 64 wrong"
     " usage."
 )
-@click.argument("model")
+@click.argument("model", type=Named())
 @click.argument("more_hosts", metavar="", nargs=-1)
 @click.option(
     "--hosts",
@@ -38,13 +38,13 @@ _CONTEXT, _CONCURRENCY = 8192, 16
 @click.option("--idle", is_flag=True, help="As if no other process held memory of the GPUs.")
 @click.option(
     "--context",
-    type=_AT_LEAST_ONE,
+    type=COUNT,
     metavar="TOKENS",
     help=f"Longest request with its answer.  [default: {_CONTEXT}, less where that does not fit]",
 )
 @click.option(
     "--concurrency",
-    type=_AT_LEAST_ONE,
+    type=COUNT,
     metavar="N",
     help=f"Requests at once.  [default: {_CONCURRENCY}, fewer where these do not fit]",
 )
@@ -52,9 +52,7 @@ _CONTEXT, _CONCURRENCY = 8192, 16
 @click.option(
     "--tensor-parallel-size", "--tp", type=click.IntRange(1, _MOST_GPUS), metavar="N", help="GPUs."
 )
-@click.option(
-    "--gpu-memory-utilization", type=click.FloatRange(0, 1, min_open=True), metavar="SHARE"
-)
+@click.option("--gpu-memory-utilization", type=Number(min=0, max=1, min_open=True), metavar="SHARE")
 @click.option("--kv-cache-dtype", metavar="NAME")
 @click.option("--dtype", metavar="NAME")
 @click.option("--enforce-eager", is_flag=True, help="Without CUDA graphs.")
@@ -64,7 +62,7 @@ _CONTEXT, _CONCURRENCY = 8192, 16
 @click.option(
     "--write",
     "stack_file",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=Named(),
     metavar="FILE",
     help="Write the plan as a stack.yaml.",
 )
@@ -75,7 +73,7 @@ def plan(
     /,
     form: str,
     verbose: bool,
-    stack_file: Path | None,
+    stack_file: str | None,
     force: bool,
     **given: Any,
 ) -> None:
@@ -84,18 +82,23 @@ def plan(
     MODEL is a checkpoint's directory, a GGUF file, or a model of models.yaml. Only headers, configs
     and scales are read.
     """
+    from volta_doctor.words import printable
     from volta_provision.plan.model import NotHereError
     from volta_provision.plan.write import write_stack
+    from volta_runtime.checkpoint.errors import CheckpointError
 
     try:
         found = _outcome(given)
         if stack_file and found.stack:
-            write_stack(found.stack, stack_file, force)
+            write_stack(found.stack, Path(stack_file), force)
     except NotHereError as error:
         click.echo(f"volta-stack: {error}", err=True)
         ctx.exit(_COULD_NOT_TELL)
     except StackError as error:
         raise click.ClickException(str(error)) from error
+    except CheckpointError as error:  # it is there, and may not be looked at
+        click.echo(f"Error: {printable(str(error))}", err=True)
+        ctx.exit(_COULD_NOT_TELL)
     except (click.ClickException, click.exceptions.Exit):
         raise
     except Exception:
@@ -162,6 +165,8 @@ def _hosts(given: dict[str, Any]) -> "Sequence[Host]":
 
 
 def _show(made: "Plan", form: str, verbose: bool) -> None:
+    import json
+
     import msgspec
 
     from volta_doctor.cli.output import show, stdout
@@ -169,6 +174,7 @@ def _show(made: "Plan", form: str, verbose: bool) -> None:
 
     file = stdout(form)
     if form == "json":
-        show(msgspec.json.format(msgspec.json.encode(made), indent=2).decode())
+        # ASCII, as json makes it: a path may be no UTF-8, or turn the direction of writing.
+        show(json.dumps(msgspec.to_builtins(made), indent=2))
     else:
         show(render(made, file, verbose))

@@ -22,8 +22,13 @@ def find_model(name: str) -> Path:
     is not installed; each says how to get it.
     """
     path = Path(name)
-    if path.exists():
+    try:
+        if path.exists():
+            return path
+    except PermissionError:  # it may be there: who looks at it tells
         return path
+    except OSError as error:
+        raise StackError(f"{name}: {error.strerror}") from error
     models = read_models()
     if name in models:
         installed = Path(install_root(Probe())) / "models" / models[name].name

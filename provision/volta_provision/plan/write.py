@@ -29,15 +29,18 @@ def stack_of(one: Candidate, model: str) -> Stack:
             dtype=flags.dtype or UNSET,
             kv_cache_dtype=flags.kv_cache_dtype or UNSET,
             enforce_eager=flags.enforce_eager or UNSET,
+            disable_custom_all_reduce=flags.disable_custom_all_reduce or UNSET,
         ),
     )
 
 
 def write_stack(stack: Stack, path: Path, force: bool) -> None:
     """Write stack.yaml whole or not at all. Raises StackError where it is there already."""
-    if path.exists() and not force:
-        raise StackError(f"{path} is there already; --force replaces it")
     try:
+        if path.is_dir():
+            raise StackError(f"{path} is a directory")
+        if path.exists() and not force:
+            raise StackError(f"{path} is there already; --force replaces it")
         write(path, _HEAD.encode() + msgspec.yaml.encode(stack))
     except OSError as error:
         raise StackError(f"{path}: {error.strerror}") from error

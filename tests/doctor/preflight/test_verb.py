@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import jsonschema
 import pytest
+from plan_example import MAIN
 
 from volta_doctor import docs
 from volta_doctor.report import FORMATS
@@ -100,6 +102,9 @@ def test_a_directory_without_a_checkpoint_cannot_be_told(tmp_path, model, conten
         ([".", "--count", "2"], "--count needs --gpu"),
         ([".", "--snapshot", "x", *GPU], "choose one"),
         ([".", "--tp", "0"], "0"),
+        ([".", "--tp", "1000000000"], "1<=x<=1024"),
+        ([".", "--count", "1000000000", *GPU], "1<=x<=1024"),
+        ([".", "--max-model-len", "9" * 400], "is not in the range"),
         ([".", "--gpu-memory-utilization", "nan"], "'nan'"),
         ([".", "--select", "st-heder"], "did you mean st-header"),
         ([".", "--select", "ecc-mode"], "volta-doctor check --select ecc-mode"),
@@ -137,6 +142,7 @@ NAMES = {
     "escape": "model.\x1b]0;owned\x07\x1b[2J.weight",
     "lines": "model.x\nFAIL gpu-lost\r\n::error::.weight",
     "direction": "model.\u202egnp.\u2066x\u200f.weight",
+    "no width": "model.a\u200bb\ufeff\u00ad\u2060\U000e0041.weight",
     "markup": "model.<b>|`x`[a](b)&amp;_*.weight",
     "surrogate": "model.\ud800.weight",
     "long": "model." + "x" * (1 << 20) + ".weight",
@@ -163,6 +169,30 @@ def test_names_are_only_names_in_any_format(llama, model, form, kind):
     assert {c for c in shown if unicodedata.category(c) in ("Cc", "Cf", "Cs")} == set()
     assert "\nFAIL gpu-lost" not in done.stdout
     assert "\n::error::" not in done.stdout
+
+
+@pytest.mark.parametrize("width", ["0", "1", "40", "x"])
+def test_the_verdict_is_told_however_narrow_the_terminal(llama, monkeypatch, model, width):
+    monkeypatch.setenv("COLUMNS", width)
+    assert model(llama()).stdout.startswith("tiny-llama: warnings (")
+
+
+@pytest.mark.skipif(shutil.which("setpriv") is None, reason="setpriv makes an ordinary user")
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root becomes another user")
+def test_what_may_not_be_looked_at_cannot_be_told(tmp_path):
+    (tmp_path / "closed" / "model").mkdir(parents=True)
+    for path in (*reversed(tmp_path.parents), tmp_path):
+        if not path.stat().st_mode & 1:
+            path.chmod(path.stat().st_mode | 1)
+    (tmp_path / "closed").chmod(0)
+    user = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
+    path = tmp_path / "closed" / "model"
+    doctor, planner = ["-m", "volta_doctor", "model", path], ["-c", MAIN, "plan", path, *GPU]
+    for words in (doctor, planner):
+        command = [*user, sys.executable, *words]
+        done = subprocess.run(command, capture_output=True, text=True, cwd="/", check=False)
+        assert (done.returncode, done.stdout) == (3, "")
+        assert done.stderr == f"Error: {path}: permission denied\n"
 
 
 def test_thousands_of_tensors_with_one_fault_are_one_finding(llama, judged):

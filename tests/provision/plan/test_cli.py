@@ -106,6 +106,13 @@ def test_names_cannot_write_to_the_terminal(checkpoint, volta_stack):
     assert "\x07" not in done.stdout
 
 
+def test_json_holds_any_path(checkpoint, volta_stack):
+    path = checkpoint("qwen2.5-7b", name=os.fsdecode(b"a\xff") + "\u202e")
+    done = volta_stack("plan", path, *CARDS, "--format", "json")
+    assert done.stdout.isascii()
+    assert str(path) in json.loads(done.stdout)["choice"]["command"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
@@ -118,6 +125,10 @@ def test_names_cannot_write_to_the_terminal(checkpoint, volta_stack):
         ([".", "other"], 64, "one MODEL is planned for"),
         ([".", "--hosts", "x.json", *CARDS], 64, "choose one of them"),
         ([".", "--hosts", "x.json"], 64, "x.json: No such file"),
+        ([""], 64, "it is empty"),
+        (["a" * 300], 64, "File name too long"),
+        ([".", "--gpu-memory-utilization", "nan"], 64, "'nan' is no number"),
+        ([".", "--concurrency", "9" * 400], 64, "is not in the range"),
         (["."], 64, "name the cards with --gpu and --count"),
     ],
 )
