@@ -32,6 +32,7 @@ class Serve(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     dtype: str | UnsetType = UNSET
     kv_cache_dtype: str | UnsetType = UNSET
     enforce_eager: bool | UnsetType = UNSET
+    disable_custom_all_reduce: bool | UnsetType = UNSET
 
 
 _LOCKED_FLAGS = Serve.__struct_fields__[:4]

@@ -80,7 +80,7 @@ def test_words_of_each_engine():
             "1cat-vllm": "vllm serve m --kv-cache-dtype fp8_e5m2 --dtype half"
             " --attention-backend FLASH_ATTN_V100",
             "llamacpp": "llama-server --model m --cache-type-k q8_0 --cache-type-v q8_0"
-            " --n-gpu-layers 99 --split-mode layer --flash-attn on",
+            " --n-gpu-layers 999 --split-mode layer --flash-attn on",
             "lmdeploy": "lmdeploy serve api_server m --quant-policy 8 --backend turbomind"
             " --dtype float16",
         }
@@ -136,7 +136,7 @@ def test_the_embedded_row_is_what_the_runtime_does():
     from volta_runtime.server import serve
 
     engine = engines()["embedded"]
-    assert engine.architectures == [*ARCHITECTURES]
+    assert engine.architectures.names == [*ARCHITECTURES]
     served = {name for name in BY_NAME if ends("embedded", name) == ""}
     assert served == {*weights._SERVED}
     assert ends("embedded", "awq").endswith(f"it runs {', '.join(weights._SERVED)}")

@@ -39,13 +39,25 @@ class _Kind(NamedTuple):
 
 
 def obstacles(checkpoint: Checkpoint, engine: Engine) -> list[Obstacle]:
-    """Return what is in the way, the certain first; nothing where it runs."""
-    found = [*_architecture(checkpoint, engine)]
+    """Return what is in the way, first what is certain and what most modules meet.
+
+    Nothing where it runs.
+    """
+    met: dict[tuple[str, tuple[int, int] | None, str | None], list[Module]] = {}
+    rows: dict[str | None, Support] = {}
     for kind, modules in _kinds(checkpoint).items():
         support = _support(engine, kind)
         if support is None or not support.runs:
-            found.append(_obstacle(kind, modules, support))
-    return sorted(found, key=lambda one: not one.certain)
+            says = support.sentence(kind.group) if support else None
+            met.setdefault((kind.format, kind.group, says), []).extend(modules)
+            if support:
+                rows[says] = support
+    most_first = sorted(met.items(), key=lambda one: -len(one[1]))
+    found = [
+        _obstacle(name, group, modules, rows.get(says))
+        for (name, group, says), modules in most_first
+    ]
+    return [*_architecture(checkpoint, engine), *sorted(found, key=lambda one: not one.certain)]
 
 
 def reserves(checkpoint: Checkpoint, engine: Engine) -> list[str]:
@@ -71,14 +83,18 @@ def variables(checkpoint: Checkpoint, engine: Engine) -> dict[str, str]:
 
 
 def _architecture(checkpoint: Checkpoint, engine: Engine) -> Iterator[Obstacle]:
-    names = checkpoint.architecture.names
-    if engine.architectures and not {*names} & {*engine.architectures}:
-        yield Obstacle(
-            f"architectures is {[*names]}, which is not supported; supported:"
-            f" {engine.architectures}",
-            certain=True,
-            evidence=(Evidence(str(checkpoint.path), f"architectures {[*names]}"),),
-        )
+    known, asked = engine.architectures, [*checkpoint.architecture.names]
+    if known is None or checkpoint.contents.kind == "gguf" or {*asked} & {*known.names}:
+        return  # a GGUF file has other names for them
+    note = f" ({known.note})" if known.note else ""
+    yield Obstacle(
+        f"{known.sentence(asked).rstrip('.')}{note}.",
+        certain=True,
+        evidence=(
+            Evidence(str(checkpoint.path), f"architectures {asked}"),
+            Evidence("catalog/engines", known.source),
+        ),
+    )
 
 
 @lru_cache(maxsize=1)  # of tens of thousands of modules, asked for of every engine
@@ -120,16 +136,18 @@ def _support(engine: Engine, kind: _Kind) -> Support | None:
     )
 
 
-def _obstacle(kind: _Kind, modules: list[Module], support: Support | None) -> Obstacle:
-    what = f"{several(len(modules), 'module')} in {kind.format}"
-    if kind.group:
-        what += f", a scale for {_of_group(kind.group)}"
+def _obstacle(
+    name: str, group: tuple[int, int] | None, modules: list[Module], support: Support | None
+) -> Obstacle:
+    what = f"{several(len(modules), 'module')} in {name}"
+    if group:
+        what += f", a scale for {_of_group(group)}"
     if support is None:
         text = f"whether it runs {what} is not known."
         return Obstacle(text, certain=False, subject=modules[0].name)
-    note = f"; {support.note}" if support.note else ""
+    note = f"{support.note}; " if support.note else ""
     return Obstacle(
-        f"{support.sentence(kind.group).rstrip('.')} ({what}{note}).",
+        f"{support.sentence(group).rstrip('.')} ({note}{what}).",
         certain=True,
         subject=modules[0].name,
         evidence=(Evidence("catalog/engines", support.source),),

@@ -164,6 +164,7 @@ def candidate(task: Task, wanted: Wanted, engine: Engine, size: int, experts: in
         dtype=wanted.dtype,
         kv_cache_dtype=wanted.kv_cache_dtype,
         enforce_eager=wanted.enforce_eager,
+        disable_custom_all_reduce=_without_custom_all_reduce(engine, size, found),
     )
     bare = Candidate(engine, wanted, found, flags, size, experts)
     if size > 1 and engine.shards == "none":
@@ -182,6 +183,11 @@ def candidate(task: Task, wanted: Wanted, engine: Engine, size: int, experts: in
     if findings[0].status is Status.UNKNOWN:
         return replace(judged, untold=said[0])
     return _sized(judged, task)
+
+
+def _without_custom_all_reduce(engine: Engine, size: int, found: Seats) -> bool:
+    """Say whether vLLM's own all-reduce must go: over PCIe it hung V100s (1Cat-vLLM #430)."""
+    return size > 1 and not found.linked and engine.takes("disable_custom_all_reduce")
 
 
 def _rows() -> list[Row]:

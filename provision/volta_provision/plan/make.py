@@ -71,7 +71,7 @@ def made(task: Task, asked: Asked, chosen: Chosen, of_model: Sequence[Finding]) 
         choice=_choice(task, chosen),
         cautions=cautions,
         others=[_other(one, chosen) for one in chosen.others],
-        would_fit=would_fit(first, task) if verdict == "does not run" else [],
+        would_fit=would_fit(first, chosen.others, task) if verdict == "does not run" else [],
         notes=notes,
     )
 
@@ -146,6 +146,7 @@ def _choice(task: Task, chosen: Chosen) -> Choice | None:
         speed=report.paces(first.speed) if first.speed and first.runs else None,
         no_speed=first.no_speed if first.runs else "",
         because=_because(first, chosen) if first.runs else "",
+        note=engine.note if first.runs else "",
     )
 
 
@@ -198,8 +199,7 @@ def _behind(one: Candidate, first: Candidate) -> str:
     on = several(one.tensor_parallel, "GPU")
     if not one.speed:
         return f"runs on {on}: {one.no_speed}"
-    pace = one.speed.decode_all
-    figures = f"{pace.low:.0f}-{pace.high:.0f} tokens/s in all on {on}"
+    figures = f"{report.paces(one.speed).decode_all.told} tokens/s in all on {on}"
     slower, gpus, *_, not_own, _ = preference(one, [first, one])
     if slower:
         return f"{figures}: slower"

@@ -1,6 +1,6 @@
 """What would fit in place of what does not: less to serve, more or larger GPUs, fewer bits."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from volta_doctor.catalog import compat
@@ -10,6 +10,7 @@ from volta_doctor.findings import Status
 from volta_doctor.preflight.cards import of_flag
 from volta_doctor.preflight.subject import Cards
 from volta_doctor.sizing.memory import MemoryPlan, plan_of
+from volta_doctor.sizing.parallel import sizes_that_work
 from volta_doctor.sizing.split import Split
 from volta_doctor.words import few, several
 from volta_provision.plan.candidates import RUNS_AT_ALL, Candidate, Task, cache_of
@@ -20,14 +21,18 @@ _FOUR_BITS = 4.5  # a weight with its scales: a byte for 16 weights of 4 bits ea
 _GIB = 2**30
 
 
-def would_fit(one: Candidate, task: Task) -> list[str]:
-    """Return what the engine could serve, each as a sentence with its numbers."""
+def would_fit(one: Candidate, others: Sequence[Candidate], task: Task) -> list[str]:
+    """Return what the engine could serve, each as a sentence with its numbers.
+
+    More GPUs may be those of another engine that merely lacks memory.
+    """
     if one.ends:
         fails = [finding for finding in one.findings if finding.status is Status.FAIL]
         if all(finding.id == RUNS_AT_ALL for finding in fails):
             return [f"the model in another format; on sm_70 run {_formats()}"] if fails else []
         return list(dict.fromkeys(finding.remedy.fix for finding in fails))
-    found = [*_less(one, task), *_more(one, task), *_fewer_bits(one, task)]
+    short = [one, *(other for other in others if other.memory and not other.fits)]
+    found = [*_less(one, task), *_more(short, task), *_fewer_bits(one, task)]
     return found or [f"not even 4 bits a weight on {_COUNTS[-1]} of the largest GPUs"]
 
 
@@ -55,19 +60,30 @@ def _less(one: Candidate, task: Task) -> Iterator[str]:
                 yield f"--kv-cache-dtype {row.name}: {sizes}"
 
 
-def _more(one: Candidate, task: Task) -> Iterator[str]:
+def _more(short: Sequence[Candidate], task: Task) -> Iterator[str]:
     """The fewest GPUs that suffice: of the same model, and of the one with twice the memory."""
-    model = one.seats.cards.model
+    model = short[0].seats.cards.model
+    even = sizes_that_work(task.checkpoint)
     for name in dict.fromkeys((model, _larger(model))):
-        for count in _COUNTS:
-            if one.engine.shards == "none" and count > 1:
-                break
-            if name == model and count <= task.most:
-                continue
-            cards = of_flag(name, count)
-            if (plan := _plan(one, task, cards, count)) and plan.fits:
-                yield f"--gpu {name} --count {count}"
-                break
+        counts = [count for count in _COUNTS if name != model or count > task.most]
+        found = (
+            (count, one)
+            for count in counts
+            for one in short
+            if _spreads(one, count, even)
+            and (plan := _plan(one, task, of_flag(name, count), count))
+            and plan.fits
+        )
+        for count, one in found:
+            engine = "" if one is short[0] else f" --engine {one.engine.name}"
+            yield f"--gpu {name} --count {count}{engine}"
+            break
+
+
+def _spreads(one: Candidate, count: int, even: Sequence[int]) -> bool:
+    """Whether an engine can use so many GPUs, where a split into `even` numbers divides."""
+    shards = one.engine.shards
+    return count == 1 or shards == "layer" or (shards == "tensor" and count in even)
 
 
 def _plan(
@@ -93,15 +109,21 @@ def _plan(
 
 
 def _fewer_bits(one: Candidate, task: Task) -> Iterator[str]:
-    """A checkpoint in 4 bits, where this one has clearly more: on these GPUs, or on the most."""
-    weights = task.weights
+    """A checkpoint in 4 bits, where this one has clearly more: on the fewest GPUs that suffice."""
+    weights, model = task.weights, one.seats.cards.model
     bits = weights.bytes * 8 / weights.parameters if weights.parameters else 0
     if bits < 2 * _FOUR_BITS - 1:
         return
-    most = of_flag(_larger(one.seats.cards.model), _COUNTS[-1])
-    for cards, count in ((one.seats.cards, one.tensor_parallel), (most, _COUNTS[-1])):
-        plan = _plan(one, task, cards, count)
-        if plan is None:
+    even = sizes_that_work(task.checkpoint)
+    places = [(one.seats.cards, one.tensor_parallel)]
+    places += [
+        (of_flag(name, count), count)
+        for name in dict.fromkeys((model, _larger(model)))
+        for count in _COUNTS
+        if count > one.tensor_parallel and _spreads(one, count, even)
+    ]
+    for cards, count in places:
+        if not (plan := _plan(one, task, cards, count)):
             return
         smaller = [replace(p, weights=int(p.weights * _FOUR_BITS / bits)) for p in plan.gpus]
         if all(part.total <= limit for part, limit in zip(smaller, plan.budget, strict=True)):

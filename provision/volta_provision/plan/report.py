@@ -45,6 +45,12 @@ class Pace(msgspec.Struct, frozen=True):
     low: float
     high: float
 
+    @property
+    def told(self) -> str:
+        """The range in words, each end with two significant figures: more would be pride."""
+        low, high = _rounded(self.low), _rounded(self.high)
+        return low if low == high else f"{low}-{high}"
+
 
 class Paces(msgspec.Struct, frozen=True, kw_only=True):
     """How fast it will be.
@@ -69,7 +75,8 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
     `gpus` are the indices that it gets by the host's name, where these are not its first ones.
     `memory` is by GPU, that with the least free first where a host's neighbours differ.
     `max_context` is the longest context at the concurrency, `max_concurrency` the most requests of
-    the context. `because` says why this one, and `no_speed` why there is no speed, if so.
+    the context. `because` says why this one, `no_speed` why there is no speed, if so, and `note`
+    what is to be known of the engine.
     """
 
     engine: str
@@ -86,6 +93,7 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
     speed: Paces | None
     no_speed: str
     because: str
+    note: str
 
 
 class Other(msgspec.Struct, frozen=True, kw_only=True):
@@ -107,7 +115,7 @@ class Caution(msgspec.Struct, frozen=True, kw_only=True):
     level: Literal["fail", "warn"]
     id: str
     message: str
-    fix: str = ""
+    fix: str
 
 
 class HostTold(msgspec.Struct, frozen=True, kw_only=True):
@@ -180,6 +188,12 @@ def paces(speed: Speed) -> Paces:
         explained=list(speed.explained),
         sources=list(speed.sources),
     )
+
+
+def _rounded(value: float) -> str:
+    if value < 10:
+        return f"{value:.1f}"
+    return f"{round(value, 2 - len(str(int(value)))):.0f}"
 
 
 def _pace(found: Range) -> Pace:

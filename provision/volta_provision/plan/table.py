@@ -1,7 +1,6 @@
 """The plan for a reader at a terminal: one screen, plain ASCII, the verdict first."""
 
 import shlex
-import textwrap
 from collections.abc import Iterator
 from typing import NamedTuple, TextIO
 
@@ -10,7 +9,7 @@ from rich.text import Text
 from volta_doctor.preflight.model import Model
 from volta_doctor.report import wrap
 from volta_doctor.words import few, several
-from volta_provision.plan.report import Choice, HostTold, Memory, Pace, Paces, Plan
+from volta_provision.plan.report import Choice, HostTold, Memory, Paces, Plan
 
 _GIB = 2**30
 _VERDICT_STYLES = ("bold green", "bold yellow", "bold red", "bold magenta")  # by exit code
@@ -55,9 +54,9 @@ class _Page(NamedTuple):
             yield from self.choice(plan, plan.choice)
         shown = plan.cautions if self.verbose else plan.cautions[:_FEW]
         for caution in shown:
-            fix = f" Fix: {caution.fix}" if caution.fix and self.verbose else ""
             label, style = _LEVELS[caution.level]
-            yield from self.short(label, f"{caution.id}: {caution.message}{fix}", style)
+            text = f"{caution.id}: {caution.message.rstrip('.')}. Fix: {caution.fix}"
+            yield from self.short(label, text, style, lines=3)
         if more := len(plan.cautions) - len(shown):
             yield from self.told("", f"and {more} more (-v)")
         for fit in plan.would_fit:
@@ -67,6 +66,8 @@ class _Page(NamedTuple):
             yield from self.short(label, f"{other.title} {other.version}: {other.says}")
         for note in plan.notes if self.verbose else ():
             yield from self.told("note", note)
+        if plan.choice and plan.choice.note:
+            yield from self.short("note", f"{plan.choice.title}: {plan.choice.note}")
 
     def hosts(self, hosts: list[HostTold]) -> Iterator[Text]:
         """Tell the hosts, those that are alike together."""
@@ -101,9 +102,10 @@ class _Page(NamedTuple):
         if choice.no_speed:
             yield from self.told("tokens/s", f"not known: {choice.no_speed}")
         if runs:
-            longest = f"{several(plan.asked.concurrency, 'request')} of {choice.max_context} tokens"
-            most = f"{several(choice.max_concurrency, 'request')} of {plan.asked.context}"
-            yield from self.told("at most", f"{longest}, or {most}")
+            most = f"{several(plan.asked.concurrency, 'request')} of {choice.max_context} tokens"
+            if choice.max_concurrency > plan.asked.concurrency:
+                most += f", or {choice.max_concurrency} of {plan.asked.context}"
+            yield from self.told("at most", most)
 
     def memory(self, memories: list[Memory]) -> Iterator[Text]:
         """Draw what the fullest GPU holds, give the figures, and tell how full the others are."""
@@ -119,7 +121,8 @@ class _Page(NamedTuple):
             if getattr(fullest, field) >= _SHOWN
         ]
         lacks = fullest.total - fullest.free - fullest.budget
-        limit = f" (may take {_gib(fullest.budget)})" if fullest.budget < fullest.total else ""
+        own = fullest.budget < fullest.total
+        limit = f"; the engine takes {_gib(fullest.budget)} at most" if own else ""
         parts.append(f"lacks {_gib(lacks)}" if lacks > 0 else f"free {_gib(fullest.free)}")
         yield from self.told("", f"{', '.join(parts)}{limit}")
         if rest := [one.total - one.free for one in memories if one != fullest]:
@@ -128,27 +131,30 @@ class _Page(NamedTuple):
 
     def speed(self, speed: Paces, concurrency: int) -> Iterator[Text]:
         """Give the ranges, and what they come from."""
-        decode = f"decode {_pace(speed.decode)} alone"
+        decode = f"decode {speed.decode.told} alone"
         if concurrency > 1:
-            each, together = _pace(speed.decode_each), _pace(speed.decode_all)
+            each, together = speed.decode_each.told, speed.decode_all.told
             decode += f", {each} each and {together} in all at {concurrency}"
         yield from self.told(
-            "tokens/s", f"{decode}; prefill {_pace(speed.prefill)}; bound by {speed.bound}"
+            "tokens/s", f"{decode}; prefill {speed.prefill.told}; bound by {speed.bound}"
         )
         for line in speed.explained if self.verbose else ():
             yield from self.told("", line)
         for source in speed.sources if self.verbose else ():
             yield from self.told("", f"source: {source}")
 
-    def short(self, label: str, text: str, style: str = "bold") -> Iterator[Text]:
-        """Tell what fits on two lines of a text, all of it where verbose."""
-        most = 2 * (self.width - _LABEL) - _LABEL
-        text = text if self.verbose else textwrap.shorten(text, most, placeholder=" ...")
-        return self.told(label, text, style)
+    def short(
+        self, label: str, text: str, style: str = "bold", *, lines: int = 2
+    ) -> Iterator[Text]:
+        """Tell what fits on so many lines of a text, all of it where verbose."""
+        return self.told(label, text, style, lines=None if self.verbose else lines)
 
-    def told(self, label: str, text: str, style: str = "bold") -> Iterator[Text]:
-        """Wrap a text behind its label, its further lines below it."""
-        for number, line in enumerate(wrap.prose(f"{label:<{_LABEL}}{text}", self.width, 0, 9)):
+    def told(
+        self, label: str, text: str, style: str = "bold", *, lines: int | None = None
+    ) -> Iterator[Text]:
+        """Wrap a text behind its label, its further lines below it; all of it or `lines`."""
+        told = wrap.prose(f"{label:<{_LABEL}}{text}", self.width, 0, _LABEL, lines)
+        for number, line in enumerate(told):
             if number == 0:
                 line.stylize(style, 0, len(label))
             yield line
@@ -160,10 +166,12 @@ def _verdict(plan: Plan) -> str:
 
 
 def _model(model: Model) -> str:
-    formats = ", ".join(f"{share.modules} {share.format}" for share in model.formats)
-    size = f"{model.parameters / 1e9:.3g} billion weights" if model.parameters else ""
-    held = f"{_gib(model.bytes)} on disk" if model.bytes else "no weights here, only their index"
-    return "; ".join(filter(None, [model.architecture, size, held, formats]))
+    shares = ", ".join(f"{share.modules} {share.format}" for share in model.formats)
+    formats = f"modules: {shares}" if shares else ""
+    size = f"{model.parameters / 1e9:.3g} billion weights in " if model.parameters else ""
+    none = "no weights here, only their index" if model.kind == "index" else "no header of weights"
+    held = f"{size}{_gib(model.bytes)}" if model.bytes else none
+    return "; ".join(filter(None, [model.architecture, held, formats]))
 
 
 def _bar(memory: Memory, width: int, label: str, figures: str) -> Text:
@@ -180,19 +188,6 @@ def _bar(memory: Memory, width: int, label: str, figures: str) -> Text:
     bar.append("." * (width - drawn), "dim")
     end = round(memory.total * scale)
     return Text.assemble(line, "[", bar[:end], "]", bar[end:], figures)
-
-
-def _pace(pace: Pace) -> str:
-    low, high = _figures(pace.low), _figures(pace.high)
-    return low if low == high else f"{low}-{high}"
-
-
-def _figures(value: float) -> str:
-    """Two significant figures: more would be pride."""
-    if value < 10:
-        return f"{value:.1f}"
-    digits = len(str(int(value))) - 2
-    return str(round(value, -digits) if digits > 0 else round(value)).removesuffix(".0")
 
 
 def _gib(number: int) -> str:

@@ -211,3 +211,21 @@ def test_types_of_kv_cache(cache, engine, attention, e4m3):
     assert finding.status is e4m3
     if finding.status is Status.FAIL:
         assert "type fp8e4nv not supported in this architecture" in finding.message
+
+
+@pytest.mark.parametrize("engine", ["vllm", "lmdeploy", "embedded"])
+def test_an_architecture_that_an_engine_does_not_know_is_what_it_ends_with(engine):
+    made = model("dense", LLAMA | {"architectures": ["Gemma9ForCausalLM"]})
+    finding = judge("quant-volta", made, engine)[0]
+    assert finding.status is Status.FAIL
+    said = engines()[engine].architectures.sentence(["Gemma9ForCausalLM"])
+    assert "Gemma9ForCausalLM" in said or engine == "lmdeploy"
+    assert "{" not in said
+    assert said.rstrip(".") in finding.message
+
+
+def test_what_most_modules_meet_is_told_first():
+    finding = judge("quant-volta", model("awq", MIXTRAL), "llamacpp")[0]
+    linear = 2 * (4 + 4 * 3)  # of two layers: attention, and three matrices of each of four experts
+    assert f"{linear} modules in awq" in finding.message
+    assert "it reads GGUF files" in finding.message

@@ -181,3 +181,22 @@ def test_a_type_of_cache_that_an_engine_lacks_is_named(checkpoint, plan):
     made = plan(checkpoint("qwen2.5-7b"), count=2, engine="lmdeploy", kv_cache_dtype="fp8_e5m2")
     assert made.plan.exit_code == 2
     assert "fp8_e5m2" in made.plan.reason
+
+
+def test_more_gpus_may_be_those_of_another_engine(checkpoint, plan):
+    """The runtime of one GPU comes nearest, and it cannot use a second one."""
+    path = checkpoint("llama-3-70b")
+    made = plan(path, concurrency=1).plan
+    assert made.choice.engine == "embedded"
+    [fit] = [fit for fit in made.would_fit if fit.startswith("--gpu v100-sxm2-16gb")]
+    words = fit.split()
+    again = plan(path, count=int(words[3]), engine=words[5], concurrency=1).plan
+    assert again.verdict == "runs, but"
+
+
+@pytest.mark.parametrize(("gpu", "asked"), [("v100-sxm2-16gb", False), ("v100-pcie-16gb", True)])
+def test_without_nvlink_vllm_starts_without_its_own_all_reduce(checkpoint, plan, gpu, asked):
+    outcome = plan(checkpoint("qwen2.5-7b"), gpu=gpu, count=2, engine="1cat-vllm")
+    assert ("--disable-custom-all-reduce" in outcome.plan.choice.command) is asked
+    assert (outcome.stack.serve.disable_custom_all_reduce is True) is asked
+    assert "torch.compile" in outcome.plan.choice.note

@@ -131,6 +131,27 @@ class Scaling(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     source: str
 
 
+class Architectures(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The `names` of config.json's architectures that an engine serves.
+
+    `says` is the sentence that it ends with for another one, where {asked} stands for the list of a
+    model's, {first} for the first of it, and {names} for this list. `note` is what to know besides.
+    """
+
+    names: list[str]
+    says: str
+    note: str = ""
+    source: str
+
+    def sentence(self, asked: list[str]) -> str:
+        """Return what the engine ends with for a model of other architectures."""
+        words = {"{asked}": str(asked), "{names}": str(self.names), "{first}": "".join(asked[:1])}
+        said = self.says
+        for word, meant in words.items():
+            said = said.replace(word, meant)
+        return said
+
+
 class Engine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One engine.
 
@@ -139,8 +160,8 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     words by field of Flags for those that stand there not, or that mean something else:
     `--quant-policy {}`. `always` are the words that Volta asks of it, `env` the variables.
     `context` says whether its flag for the context counts one sequence's tokens or those of all.
-    `architectures` and `model_types` list what it knows, empty for most of what there is. `shards`
-    says how it uses several GPUs: tensor (each layer is split) or layer (each GPU has some).
+    `architectures` is None where it serves most of what there is. `shards` says how it uses several
+    GPUs: tensor (each layer is split), layer (each GPU has some) or none (it takes one).
     `dequantises` says whether it makes FP16 copies of quantised weights for steps of many tokens.
     `scaling` is None where it is not known.
     `python` is the minor version that it is made for, `glibc` the least release that its versions
@@ -158,7 +179,7 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     context: Literal["each", "all"] = "each"
     shards: Literal["tensor", "layer", "none"]
     expert_parallel: bool = False
-    architectures: list[str] = []
+    architectures: Architectures | None = None
     formats: list[Support]
     kv_cache: list[KvCache]
     memory: Memory

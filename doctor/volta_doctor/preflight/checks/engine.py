@@ -28,10 +28,10 @@ def runs(subject: Subject, row: Row) -> Iterable[Finding]:
         return [row.unknown(_ends(engine, one), subject=one.subject) for one in found]
     notes = reserves(checkpoint, engine)
     formats = few(sorted({m.format.name for m in checkpoint.modules.values() if m.format}))
-    text = f"{engine.title} {engine.version} runs {formats}"
+    text = f"{engine.title} {engine.version} runs {formats}."
     if notes:
-        return [row.info(f"{text}: {'; '.join(notes)}.")]
-    return [row.ok(f"{text}.")]
+        return [row.info(f"{text} {'; '.join(notes)}.")]
+    return [row.ok(text)]
 
 
 def _ends(engine: Engine, obstacle: Obstacle) -> str:
@@ -70,10 +70,10 @@ def float16(subject: Subject, row: Row) -> Finding:
         text = f"{several(len(stored), 'tensor')} of {len(tensors)} are BF16"
     elif subject.checkpoint.architecture.dtype == "BF16":
         seen = Evidence(str(subject.checkpoint.path / "config.json"), "dtype bfloat16")
-        text = "The model was made for bfloat16"
+        text = "Made for bfloat16"
     else:
         return row.ok("Nothing of it is in bfloat16.")
-    return row.warn(f"{text}: served in float16, values above 65504 overflow.", seen)
+    return row.warn(f"{text}: values above 65504 overflow in float16.", seen)
 
 
 @model_check("attn-kv")
