@@ -354,6 +354,22 @@ def test_a_scale_without_its_weight_is_an_orphan():
     assert "the weight that it belongs to is missing" in fault.message
 
 
+def test_masks_and_tables_are_no_weights():
+    mask = {"weight": TensorInfo("h.0.attn.bias", "U8", (1, 1, 64, 64), FILE, (0, 0))}
+    row = recognise(mask)
+    assert row is BY_NAME["dense"]
+    assert read(row, mask).faults == ()
+
+
+def test_what_a_stack_lacks_has_the_name_that_it_would_have():
+    stack = {"weight": TensorInfo("mlp.experts.up_proj", "U8", (4, 64, 32), FILE, (0, 0))}
+    stack["weight_scale"] = TensorInfo(
+        "mlp.experts.up_proj_weight_scale", "F8_E4M3", (4, 64, 4), FILE, (0, 0)
+    )
+    (fault,) = read(BY_NAME["modelopt-nvfp4"], stack).faults
+    assert fault.tensor == "mlp.experts.up_proj_weight_scale_2"
+
+
 def test_codes_that_no_format_has():
     held = module(weight=("U16", 64, 64))
     assert recognise(held) is None

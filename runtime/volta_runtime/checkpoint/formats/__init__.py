@@ -23,7 +23,14 @@ from volta_runtime.checkpoint.formats import (
     mxfp4,
     nvfp4,
 )
-from volta_runtime.checkpoint.formats.reading import Reading, Signature, match, read, signature
+from volta_runtime.checkpoint.formats.reading import (
+    Reading,
+    Signature,
+    is_buffer,
+    match,
+    read,
+    signature,
+)
 from volta_runtime.checkpoint.formats.row import Parameter, Parameters, WeightFormat
 from volta_runtime.checkpoint.scheme import Scheme
 from volta_runtime.checkpoint.tensors import TensorInfo
@@ -35,6 +42,7 @@ __all__ = [
     "Reading",
     "WeightFormat",
     "by_module",
+    "is_buffer",
     "read",
     "recognise",
     "unrecognised",
@@ -86,6 +94,8 @@ def recognise(
     contradicts its tensors shows; else a promised one, else the nearest, whose faults read() then
     tells.
     """
+    if is_buffer(tensors):
+        return BY_NAME["dense"]
     if scheme is None:
         return _recognise(signature(tensors), (), None, container)
     return _recognise(signature(tensors), (scheme.format, *scheme.also), scheme.group, container)

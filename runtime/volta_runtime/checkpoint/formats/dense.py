@@ -6,8 +6,7 @@ ROWS = (
     WeightFormat(
         name="dense",
         title="FP16, BF16, FP32",
-        # Whole numbers are tables that some models carry, no weights of layers.
-        parameters=(Parameter("weight", "codes", (*FLOATS, "F64", "I64", "I32", "BOOL"), held=2),),
+        parameters=(Parameter("weight", "codes", (*FLOATS, "F64"), held=2),),
         bits=16,
         formula="W = weight",
         source="safetensors; in GPU memory FP16, since Volta computes in neither BF16 nor TF32",

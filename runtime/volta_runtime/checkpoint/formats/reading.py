@@ -14,6 +14,7 @@ Signature = tuple[tuple[str, str, Shape], ...]
 
 # What stands beside a weight of any format.
 BESIDE = frozenset({"bias"})
+_WHOLE_NUMBERS = frozenset({"BOOL", "U8", "I8", "U16", "I16", "U32", "I32", "U64", "I64"})
 
 
 @dataclass(frozen=True)
@@ -63,9 +64,13 @@ def read(row: WeightFormat, tensors: Parameters, scheme: Scheme | None = None) -
 
     Of the scheme counts the group that it declares, where the tensors agree with it.
     """
+    if is_buffer(tensors):
+        return Reading(tensors["weight"].shape, None, ())
     matched = match(row, signature(tensors), None if scheme is None else scheme.group)
     beside = row.codes.find(tensors) or next(iter(tensors.values()))
     stem = beside.name.removesuffix(row.codes.name)
+    if stem == beside.name:  # a tensor that has the module's own name
+        stem += "_" if ".experts." in stem else "."
     faults = []
     for misfit in matched.misfits:
         info = tensors.get(misfit.parameter)
@@ -75,6 +80,18 @@ def read(row: WeightFormat, tensors: Parameters, scheme: Scheme | None = None) -
             Fault(misfit.check, misfit.message, file, name, misfit.expected, misfit.found)
         )
     return Reading(matched.shape, matched.group, tuple(faults))
+
+
+def is_buffer(tensors: Parameters) -> bool:
+    """Whether a module is whole numbers alone: a mask or a table, as GPT-NeoX's attention.bias.
+
+    Codes are of two dimensions, or of three with their experts, and named as a weight.
+    """
+    if tensors.keys() != {"weight"} or tensors["weight"].dtype not in _WHOLE_NUMBERS:
+        return False
+    info = tensors["weight"]
+    named = info.name.endswith("weight") or ".experts." in info.name
+    return len(info.shape) not in (2, 3) or not named
 
 
 def signature(tensors: Parameters) -> Signature:

@@ -2,17 +2,22 @@
 
 from collections.abc import Mapping
 
+from volta_runtime.checkpoint.formats import is_buffer
 from volta_runtime.checkpoint.tensors import TensorInfo
 
 _ROUTERS = ("gate", "router", "shared_expert_gate")
 
 
 def class_of(name: str, tensors: Mapping[str, TensorInfo]) -> str:
-    """Linear, Experts, Router, Conv, Embedding or Norm, by name and rank: headers know no classes.
+    """Linear, Experts, Router, Conv, Embedding, Norm or Buffer, by name and rank.
+
+    Headers know no classes.
 
     tensors: by parameter. A router is of its own class in most models, so that "Linear" does not
     mean it; where it is packed, it is a linear layer.
     """
+    if is_buffer(tensors):
+        return "Buffer"
     last = name.rpartition(".")[2]
     rank = max(len(info.shape) for info in tensors.values())
     plain = tensors.keys() <= {"weight", "bias"}
