@@ -33,6 +33,16 @@ def several(number: int, noun: str) -> str:
     return f"{number} {noun if number == 1 else plural}"
 
 
+def gib(number: float) -> str:
+    """Put bytes in GiB, fewer in their largest fitting unit: 15.8 GiB, 477 MiB, 8 bytes."""
+    if number >= 2**30:
+        return f"{number / 2**30:.1f} GiB"
+    for unit, one in (("MiB", 2**20), ("KiB", 2**10)):
+        if number >= one:
+            return f"{number / one:.0f} {unit}"
+    return several(round(number), "byte")
+
+
 def duration(seconds: float) -> str:
     """Put a time in its largest fitting unit: 90 s, 5 min, 3 h, 2 days."""
     for unit, size in (("days", 86_400), ("h", 3600), ("min", 60)):

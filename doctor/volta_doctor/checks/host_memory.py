@@ -13,8 +13,9 @@ from volta_doctor.facts.kernel_log.events import Kill, kills
 from volta_doctor.facts.model import Facts, Missing, Section
 from volta_doctor.facts.serve import ServeFacts
 from volta_doctor.findings import HOST, Evidence, Finding, Step
+from volta_doctor.words import gib
 
-MIB, GIB = 1 << 20, 1 << 30
+_GIB = 1 << 30
 _HUGE_SHARE = 0.25
 _DISK_SHARE = 0.10
 _REFUSED, _LARGE = 0.7, 0.4  # of RAM; vLLM refuses to start, or warns
@@ -33,11 +34,6 @@ _SERVER_NAMES = (
     "ollama",
     "text-generation",
 )
-
-
-def gib(size: float) -> str:
-    """Write bytes as GiB, less than one as MiB."""
-    return f"{size / GIB:.1f} GiB" if size >= GIB else f"{size / MIB:.0f} MiB"
 
 
 @check("hugepages")
@@ -156,7 +152,7 @@ def swap_space(
     row: Row, space: float, ranks: int, ram: int, subject: str, *seen: Evidence
 ) -> Finding:
     """Judge --swap-space, in GiB for each rank, against the bytes of RAM."""
-    share = space * GIB * ranks / ram
+    share = space * _GIB * ranks / ram
     text = (
         f"--swap-space {space:g} GiB x {ranks} tensor-parallel ranks is {share:.1%}"
         f" of {gib(ram)} of RAM."

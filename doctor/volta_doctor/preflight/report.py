@@ -10,9 +10,8 @@ from volta_doctor.preflight.model import Group, Model, told
 from volta_doctor.preflight.subject import Subject
 from volta_doctor.profile import Profile
 from volta_doctor.report import Report
-from volta_doctor.words import several
+from volta_doctor.words import gib, several
 
-_GIB = 2**30
 # Areas that a plan has an answer to; what fails in another one is wrong with the model itself.
 _PLANNED = ("parallel", "memory", "engine")
 
@@ -50,12 +49,12 @@ class ModelReport(Report, frozen=True, kw_only=True):
         if model.layers:
             parts.append(several(model.layers, "layer"))
         if model.bytes:
-            parts.append(f"{_gib(model.bytes)} in {several(model.files, 'file')} ({model.kind})")
+            parts.append(f"{gib(model.bytes)} in {several(model.files, 'file')} ({model.kind})")
         elif model.kind == "index":
             parts.append("no file with weights here, only their index")
         lines = [", ".join(parts)]
         if model.formats:
-            shares = [f"{s.modules} {s.format} ({_gib(s.bytes)})" for s in model.formats]
+            shares = [f"{s.modules} {s.format} ({gib(s.bytes)})" for s in model.formats]
             lines.append(f"modules: {', '.join(shares)}")
         if verbose:
             lines += [_row(group) for group in model.modules]
@@ -103,7 +102,7 @@ def _profile(subject: Subject) -> Profile:
         reason = "no GPU named (--gpu) and none here, so what depends on it is skipped"
         return Profile(name="any", gpu="unknown", reason=reason)
     title = compat().cards[cards.model].title if cards.model else "Volta cards"
-    names = [f"{title}, {_gib(total)}" for total in cards.total]
+    names = [f"{title}, {gib(total)}" for total in cards.total]
     reason = f"{len(cards.total)} x {title} ({cards.told_by})"
     return Profile(name=cards.model or "volta", gpu="volta", reason=reason, cards=names)
 
@@ -115,7 +114,7 @@ def _read(model: Model) -> str:
     headers = f"headers of {several(read.headers, 'file')}"
     if not read.scale_bytes_in_all:
         return headers
-    return f"{headers}, {_gib(read.scale_bytes)} of {_gib(read.scale_bytes_in_all)} of scales"
+    return f"{headers}, {gib(read.scale_bytes)} of {gib(read.scale_bytes_in_all)} of scales"
 
 
 def _row(group: Group) -> str:
@@ -129,7 +128,3 @@ def _count(number: int) -> str:
         if number >= size:
             return f"{number / size:.3g} {name}"
     return f"{number:,}"
-
-
-def _gib(size: int) -> str:
-    return f"{size / _GIB:.1f} GiB" if size >= _GIB / 10 else f"{size / 2**20:.1f} MiB"

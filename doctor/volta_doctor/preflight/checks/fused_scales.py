@@ -81,7 +81,9 @@ def shared(subject: Subject, row: Row) -> Finding:
         return other
     worst = differing[0]
     text = f"The global scales of {several(len(differing), 'fused layer')} differ, most in one with"
-    return row.warn(
+    scaling = subject.engine.scaling if subject.engine else None
+    make = row.info if scaling and scaling.fused == "apart" else row.warn
+    return make(
         f"{text} {worst.told()}.", *worst.evidence(), subject=worst.subject, count=len(differing)
     )
 

@@ -5,7 +5,7 @@ from dataclasses import fields, replace
 
 from volta_doctor.catalog import Row
 from volta_doctor.catalog.engines import Engine, engines
-from volta_doctor.checks.host_memory import gib, swap_and_disks, swap_space
+from volta_doctor.checks.host_memory import swap_and_disks, swap_space
 from volta_doctor.facts.model import Missing
 from volta_doctor.findings import HOST, Evidence, Finding
 from volta_doctor.preflight.checks.parallel import split_of
@@ -15,6 +15,7 @@ from volta_doctor.sizing.memory import MemoryPlan, Parts, plan_of
 from volta_doctor.sizing.parallel import SIZES, sizes_that_work
 from volta_doctor.sizing.split import Split
 from volta_doctor.sizing.weights import weights_of
+from volta_doctor.words import gib
 
 _HIGH = 0.95  # of the memory: less than 5 % is left for fragments and for what else comes
 _USUAL = "1cat-vllm"  # the engine that most formats run in, where none was named
