@@ -113,6 +113,7 @@ def test_the_first_of_two_patterns_counts():
         ("naive-quantized", {"num_bits": 8, "type": "int"}, "int-quantized", (0, 0)),
         ("", {"num_bits": 8, "type": "int"}, "pack-quantized-int8", (0, 0)),
         ("", {**FLOAT8, "strategy": "group", "group_size": 32}, "mxfp8", (1, 32)),
+        ("int-quantized", {"num_bits": 4, "type": "int"}, "int-quantized", (0, 0)),
         ("dense", FLOAT4, None, None),
     ],
 )

@@ -19,6 +19,7 @@ _FORMATS = {  # by the config's format and the bits of a weight
     ("pack-quantized", 8): "pack-quantized-int8",
     ("float-quantized", 8): "float-quantized",
     ("int-quantized", 8): "int-quantized",
+    ("int-quantized", 4): "int-quantized",  # W4A8: in bytes too
 }
 _DTYPES = {
     "float8_e4m3fn": "F8_E4M3",
