@@ -5,6 +5,8 @@ from volta_runtime.checkpoint.formats.row import FLOATS, Parameter, WeightFormat
 _TENSOR = ("[]", "[1]", "[1, 1]")
 _CHANNEL = ("[N, 1]", "[N]")
 _BLOCK = "[⌈N/R⌉, ⌈K/C⌉]"
+_ANY = (*_TENSOR, *_CHANNEL, _BLOCK)
+_OF_ANY = "W = weight · weight_scale, of the tensor, of row n or of block [⌊n/R⌋, ⌊k/C⌋]"
 _KEPT_BLOCK = "[⌈N/R⌉, 1, ⌈K/C⌉, 1]"
 
 _CODES = Parameter("weight", "codes", ("F8_E4M3",), ("[N, K]",))
@@ -56,19 +58,19 @@ ROWS = (
     WeightFormat(
         name="float-quantized",
         title="FP8 of compressed-tensors",
-        parameters=(_CODES, _scale(*_TENSOR, *_CHANNEL, _BLOCK), _INPUT_SCALE),
+        parameters=(_CODES, _scale(*_ANY), _INPUT_SCALE),
         sizes={"R": 128, "C": 128},
         bits=8,
-        formula="W = weight · weight_scale, of the tensor, of row n or of block [⌊n/R⌋, ⌊k/C⌋]",
+        formula=_OF_ANY,
         source="compressed-tensors compressors/naive_quantized/base.py",
     ),
     WeightFormat(
         name="modelopt-fp8",
         title="FP8 of NVIDIA ModelOpt",
-        parameters=(_CODES, _scale(*_TENSOR, *_CHANNEL, _BLOCK, _KEPT_BLOCK), _INPUT_SCALE),
+        parameters=(_CODES, _scale(*_ANY, _KEPT_BLOCK), _INPUT_SCALE),
         sizes={"R": 128, "C": 128},
         bits=8,
-        formula="W = weight · weight_scale, of the tensor, of row n or of block [⌊n/R⌋, ⌊k/C⌋]",
+        formula=_OF_ANY,
         source="modelopt torch/export/quant_utils.py; weight_scale = amax / 448",
         note="FP8_PB_WO, of blocks, keeps the dimensions that it took the greatest weight over, as"
         " ones; some exports of it have weight_scale_inv [⌈N/R⌉, ⌈K/C⌉], as fp8-block.",

@@ -62,7 +62,7 @@ ROWS = (
         formula="W = e2m1(weight) · (weight_scale · weight_scale_2)",
         source="modelopt torch/quantization/qtensor/nvfp4_tensor.py; weight_scale_2 = amax /"
         " (6 · 448), the reciprocal of compressed-tensors' weight_global_scale",
-        note="W4A16_NVFP4 has no input_scale.",
+        note="W4A16_NVFP4 has no input_scale; in W4A8_NVFP4_FP8 weight_scale_2 is amax / 448.",
     ),
     WeightFormat(
         name="modelopt-nvfp4-awq",
