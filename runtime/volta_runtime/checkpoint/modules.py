@@ -59,8 +59,16 @@ def _with_tables(
 def _without_blanket(modules: Mapping[str, Module]) -> dict[str, Module]:
     """Take a promise that names no module from kinds of which none is quantised.
 
-    Heads, routers and the like are left dense by methods that do not list them.
+    Heads, routers and the like are left dense by methods that do not list them. Where nothing is
+    quantised at all, the layers keep the promise, which nothing then fulfils.
     """
+    if not any(module.quantised for module in modules.values()):
+        return {
+            name: module
+            if module.scheme is None or not module.scheme.blanket or like(name) != name
+            else replace(module, scheme=None)
+            for name, module in modules.items()
+        }
     quantised = {like(name) for name, module in modules.items() if module.quantised}
     return {
         name: module

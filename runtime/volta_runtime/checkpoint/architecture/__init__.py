@@ -6,7 +6,7 @@ and GGUF's keys are in gguf.py.
 
 from dataclasses import replace
 
-from volta_runtime.checkpoint.architecture.config import from_config
+from volta_runtime.checkpoint.architecture.config import from_config, text_fields
 from volta_runtime.checkpoint.architecture.gguf import from_gguf
 from volta_runtime.checkpoint.architecture.shape import Architecture, Layer, LayerKind
 from volta_runtime.checkpoint.contents import Contents
@@ -18,6 +18,7 @@ __all__ = [
     "from_config",
     "from_gguf",
     "read_architecture",
+    "text_fields",
 ]
 
 

@@ -134,7 +134,7 @@ _DTYPES = {
 
 def from_config(config: Fields) -> Architecture:
     """Return the architecture that a config.json tells."""
-    text = _text(config)
+    text = text_fields(config)
     sizes: dict[str, Any] = {field: _first(text, names) for field, names in _NAMES.items()}
     sizes |= {name: 0 for name, size in sizes.items() if size is None and name in _OR_ZERO}
     sizes |= _derived(text, sizes)
@@ -157,7 +157,7 @@ def from_config(config: Fields) -> Architecture:
     )
 
 
-def _text(config: Fields) -> Fields:
+def text_fields(config: Fields) -> Fields:
     """Return the text model's fields, those of the file beneath them, and its class's defaults."""
     text = dict(config)
     for name in _WRAPPERS * 2:  # Qwen's thinker has a text_config of its own

@@ -10,7 +10,9 @@ from volta_runtime.checkpoint.consistency.configs import two_configs
 from volta_runtime.checkpoint.consistency.head import head
 from volta_runtime.checkpoint.consistency.joined import joined
 from volta_runtime.checkpoint.consistency.layers import layers
+from volta_runtime.checkpoint.consistency.roots import roots
 from volta_runtime.checkpoint.consistency.schemes import directions, schemes
+from volta_runtime.checkpoint.consistency.sizes import sizes
 from volta_runtime.checkpoint.contents import Contents
 from volta_runtime.checkpoint.faults import Fault
 from volta_runtime.checkpoint.module import Module
@@ -29,4 +31,6 @@ def disagreements(
         yield from directions(quantization, modules)
         yield from joined(modules)
         yield from head(contents, modules)
+        yield from sizes(contents, modules)
     yield from layers(contents, modules)
+    yield from roots(contents, modules)

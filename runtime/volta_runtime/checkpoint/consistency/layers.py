@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from volta_runtime.checkpoint.architecture import Architecture, read_architecture
@@ -20,6 +20,20 @@ _TEXT = ("layers", "blk", "h", "transformer.h", "decoder.layers")  # whose numbe
 # A layer lacks what its like have where so many times more have all of its modules and another.
 _MAJORITY = 3
 _MODELS = 16  # kinds of layers that others are held against; models have up to five
+# Parts of a block whose others are of no use alone. Keys and values may be another layer's.
+_NEEDED = frozenset(
+    (
+        "q_proj",
+        "o_proj",
+        "out_proj",
+        "qkv_proj",
+        "up_proj",
+        "down_proj",
+        "gate_up_proj",
+        "gate",
+        "router",
+    )
+)
 _STRAY = re.compile(r"(?:weight_\w+|\w*_global_scale|q(?:weight|zeros)|g_idx)")
 
 
@@ -122,8 +136,8 @@ def _numbers(
 def _unlike(stack: str, found: Mapping[int, _Layer]) -> Iterator[Fault]:
     """Layers that lack a module which those alike have.
 
-    Several that lack the same may be meant so (keys that are shared), and the first may have none
-    of its norms: these are told as a warning.
+    Several that lack the same may be meant so (keys that are shared, attention that was pruned):
+    that is told as a warning, unless the rest of the block is there and needs it.
     """
     kinds = {number: frozenset(layer.kinds) for number, layer in found.items()}
     counts = Counter(kinds.values())
@@ -133,7 +147,7 @@ def _unlike(stack: str, found: Mapping[int, _Layer]) -> Iterator[Fault]:
         other, count = next(fuller, (mine, 0))
         if not count:
             continue
-        alone = counts[mine] == 1 and number != min(kinds)
+        alone = counts[mine] == 1
         model = next(n for n, of_it in kinds.items() if of_it == other)
         for kind in sorted(other - mine):
             info = _any([found[model].kinds[kind]])
@@ -141,8 +155,15 @@ def _unlike(stack: str, found: Mapping[int, _Layer]) -> Iterator[Fault]:
             yield Fault(
                 "tensor-set", text, _any(found[number].kinds.values()).file,
                 f"{stack}.{number}.{kind}", f"as {info.name}", "no such tensor",
-                "fail" if alone else "warn",
+                "fail" if alone or _needed(kind, mine) else "warn",
             )  # fmt: skip
+
+
+def _needed(kind: str, mine: Collection[str]) -> bool:
+    """Whether the rest of its block is there, of which no part can do without it."""
+    block, _, last = kind.rpartition(".")
+    beside = any(other.startswith(f"{block}.") for other in mine) if block else False
+    return beside and last in _NEEDED
 
 
 def _experts(kind: str, found: Mapping[int, Module], told: int) -> Iterator[Fault]:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from volta_runtime.checkpoint.contents import Contents
 from volta_runtime.checkpoint.faults import Fault, Level
+from volta_runtime.checkpoint.formats import BY_NAME
 from volta_runtime.checkpoint.module import Module
 from volta_runtime.checkpoint.quantization import Quantization
 from volta_runtime.checkpoint.quantization.names import plain
@@ -46,7 +47,8 @@ def schemes(
 
 def _against(module: Module, scheme: Scheme, method: str) -> Iterator[Fault]:
     found = _name(module)
-    fits = found == scheme.format or found in scheme.also
+    # A word that is no format here is told as such: whether the tensors are in it is not known.
+    fits = found == scheme.format or found in scheme.also or scheme.format not in BY_NAME
     if not module.quantised:
         # Engines draft without the layers of multi-token prediction, so the model is served.
         drafts = plain(module.name).startswith("mtp.")

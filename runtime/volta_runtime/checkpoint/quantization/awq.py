@@ -12,18 +12,22 @@ _PACKED_ALIKE = ("gemm", "marlin", "exllama", "ipex", "")  # versions that choos
 
 def read(fields: Fields) -> Reading:
     """Read quantization_config, or AutoAWQ's quant_config.json."""
-    bits = fields.number("bits", "w_bit") or 4
-    size = fields.number("group_size", "q_group_size") or 128
+    bits = fields.number("bits", "w_bit")
+    size = fields.number("group_size", "q_group_size")
     version = fields.text("version").lower()
-    known = bits == 4 and version in _PACKED_ALIKE
+    known = bits in (4, None) and version in _PACKED_ALIKE
     if not known:
-        fields.unknown("version", f"{version or 'gemm'} with {bits} bits", ["gemm with 4 bits"])
+        fields.unknown(
+            "version",
+            f"{version or 'gemm'}{f' with {bits} bits' if bits else ''}",
+            ["gemm with 4 bits"],
+        )
     scheme = Scheme(
         format="awq" if known else f"awq-{version or 'gemm'}-{bits}",
         file=fields.file,
         where=fields.where,
         bits=bits,
-        group=(1, size) if size > 0 else (1, 0),
+        group=None if size is None else (1, size) if size > 0 else (1, 0),
         symmetric=not fields.flag("zero_point") if "zero_point" in fields else False,
         blanket=True,
     )

@@ -74,7 +74,9 @@ def _scheme(group: Fields, weights: Fields, stored: str) -> Scheme | None:
         stored = _inferred(bits, kind, size, activations)
     name = _FORMATS.get((stored, bits), stored)
     if (stored, bits) not in _FORMATS:
-        group.unknown("format", f"{stored} with {bits} bits", {row for row, _ in _FORMATS})
+        # Its tensors may have the names of a format that is known, and mean other numbers.
+        known = {row for row, _ in _FORMATS}
+        group.unknown("format", f"{stored} with {bits} bits", known, level="fail")
     return Scheme(
         format=name,
         file=group.file,

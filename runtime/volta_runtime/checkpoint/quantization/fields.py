@@ -90,10 +90,10 @@ class Fields:
         found = brief(self.data.get(key))
         self.note(f"{self.place(key)} is {found}, not {expected}", expected, found)
 
-    def unknown(self, key: str, found: str, known: Iterable[str]) -> None:
+    def unknown(self, key: str, found: str, known: Iterable[str], level: Level = "warn") -> None:
         """Note a word that is sound, and none that Volta knows."""
         text = f"{self.place(key)}: {found} is none that Volta knows"
-        self.note(text, ", ".join(sorted(known)), found, level="warn")
+        self.note(text, ", ".join(sorted(known)), found, level=level)
 
     def note(
         self,

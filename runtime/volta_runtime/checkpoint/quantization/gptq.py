@@ -27,10 +27,6 @@ def read(fields: Fields) -> Reading:
             format="gptq" if stored in _LAYOUTS else f"gptq-{stored}",
             file=fields.file,
             where=fields.where,
-            bits=4,
-            group=(1, 128),
-            symmetric=True,
-            act_order=False,
             blanket=True,
         ),
     )

@@ -52,6 +52,9 @@ def kv_cache(fields: Fields) -> KvCache | None:
     scheme = fields.inside("kv_cache_scheme")
     if scheme is None:
         return None
-    kind, bits = scheme.text("type") or "float", scheme.number("num_bits") or 8
+    kind, bits = scheme.text("type"), scheme.number("num_bits")
+    if ("type" in scheme and not kind) or ("num_bits" in scheme and bits is None):
+        return None  # which is noted
+    kind, bits = kind or "float", bits or 8
     name = {("float", 8): "fp8", ("float", 4): "nvfp4", ("int", 8): "int8"}
     return KvCache(name.get((kind, bits), f"{kind}{bits}"), fields.file, scheme.where)

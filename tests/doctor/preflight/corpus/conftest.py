@@ -7,6 +7,7 @@ import os
 import re
 import struct
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -276,15 +277,21 @@ class Maker:
             self._file(name, ggufs.gguf(pairs, tensors, version=held.get("version", 3)))
 
 
+@cache
+def layouts() -> dict[str, Any]:
+    """The bases by name, read once: YAML of this size takes longer than judging a checkpoint."""
+    found: dict[str, Any] = {}
+    for file in sorted(HERE.glob("layouts*.yaml")):
+        found |= yaml.safe_load(file.read_text())
+    return found
+
+
 @pytest.fixture
 def make(tmp_path: Path) -> Callable[[dict[str, Any]], SimpleNamespace]:
     """Make a row's checkpoint: its path, and the sizes that its files had before they were cut."""
-    layouts: dict[str, Any] = {}
-    for file in sorted(HERE.glob("layouts*.yaml")):
-        layouts |= yaml.safe_load(file.read_text())
 
     def make(row: dict[str, Any]) -> SimpleNamespace:
-        maker = Maker(tmp_path / row.get("as", "model"), layouts)
+        maker = Maker(tmp_path / row.get("as", "model"), layouts())
         maker.base(row["base"])
         for step in row.get("do", []):
             maker.step(step)
