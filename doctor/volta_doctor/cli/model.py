@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from volta_doctor.preflight.subject import Cards
 
 
-_GPUS = click.IntRange(1, 1024)  # more than any model is split over
+_MOST_GPUS = 1024  # more than any model is split over
+_GPUS = click.IntRange(1, _MOST_GPUS)
 # Said where a name of the Hugging Face hub stands in the place of a path.
 _DOWNLOAD = "hf download {0} --include '*.json' --local-dir DIR fetches what can be judged early"
 _SERVING = (
@@ -145,6 +146,9 @@ def _cards(gpu: str | None, count: int | None, flags: "Flags", scope: Scope) -> 
     from volta_doctor.catalog import compat
     from volta_doctor.preflight import cards
 
+    parts = (flags.tensor_parallel_size or 1) * (flags.pipeline_parallel_size or 1)
+    if parts > _MOST_GPUS:
+        raise click.UsageError(f"{parts:,} GPUs, --tp times --pp, are more than {_MOST_GPUS:,}")
     if gpu is None:
         if count is not None:
             raise click.UsageError("--count needs --gpu: this host has the cards that it has")
@@ -153,7 +157,6 @@ def _cards(gpu: str | None, count: int | None, flags: "Flags", scope: Scope) -> 
         raise click.UsageError("--gpu has no effect with --snapshot: choose one of them")
     if gpu not in compat().cards:
         raise click.UsageError(f"--gpu: no card {gpu!r}; there are {', '.join(compat().cards)}")
-    parts = (flags.tensor_parallel_size or 1) * (flags.pipeline_parallel_size or 1)
     return cards.of_flag(gpu, count or parts)
 
 

@@ -103,6 +103,7 @@ def test_a_directory_without_a_checkpoint_cannot_be_told(tmp_path, model, conten
         ([".", "--snapshot", "x", *GPU], "choose one"),
         ([".", "--tp", "0"], "0"),
         ([".", "--tp", "1000000000"], "1<=x<=1024"),
+        ([".", "--tp", "1024", "--pp", "2"], "2,048 GPUs, --tp times --pp, are more than 1,024"),
         ([".", "--count", "1000000000", *GPU], "1<=x<=1024"),
         ([".", "--max-model-len", "9" * 400], "is not in the range"),
         ([".", "--gpu-memory-utilization", "nan"], "'nan'"),
