@@ -7,14 +7,14 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from models import checkpoint, linear_in, shapes
+from models import checkpoint, linear_in, memory_plan, shapes
 
 from volta_doctor.catalog.engines import engines
 from volta_doctor.facts.model import Missing
 from volta_doctor.preflight.subject import Cards
 from volta_doctor.sizing.activations import activation_bytes
 from volta_doctor.sizing.cache import caches, state_bytes
-from volta_doctor.sizing.memory import memory_plan, places_of
+from volta_doctor.sizing.memory import places_of
 from volta_doctor.sizing.split import Split, role_of
 from volta_doctor.sizing.weights import by_gpu, weights_of
 from volta_runtime.checkpoint.architecture import from_config, from_gguf

@@ -3,9 +3,15 @@
 import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from checkpoints import Spec
 
+from volta_doctor.catalog.engines import Engine
+from volta_doctor.preflight.subject import Cards
+from volta_doctor.sizing.memory import MemoryPlan, plan_of
+from volta_doctor.sizing.split import Split
+from volta_doctor.sizing.weights import weights_of
 from volta_runtime.checkpoint import Checkpoint
 from volta_runtime.checkpoint.architecture import Architecture, Layer
 from volta_runtime.checkpoint.contents import Contents
@@ -153,3 +159,16 @@ def checkpoint(
         architecture=architecture,
         faults=(),
     )
+
+
+def memory_plan(
+    model: Checkpoint,
+    engine: Engine,
+    cards: Cards,
+    tensor_parallel: int = 1,
+    expert_parallel: int = 1,
+    **how: Any,
+) -> MemoryPlan:
+    """What one way to serve a model takes, as plan_of tells."""
+    split = Split(tensor_parallel, expert_parallel, engine.shards == "layer")
+    return plan_of(weights_of(model), engine, cards, split, **how)

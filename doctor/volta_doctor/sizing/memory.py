@@ -11,50 +11,13 @@ from volta_doctor.sizing.activations import activation_bytes
 from volta_doctor.sizing.cache import Cache, caches
 from volta_doctor.sizing.plan import MemoryPlan, Parts
 from volta_doctor.sizing.split import Split
-from volta_doctor.sizing.weights import Weights, by_gpu, weights_of
-from volta_runtime.checkpoint import Checkpoint
+from volta_doctor.sizing.weights import Weights, by_gpu
 from volta_runtime.checkpoint.architecture import Architecture
 
-__all__ = ["MemoryPlan", "Parts", "memory_plan", "plan_of"]
+__all__ = ["MemoryPlan", "Parts", "plan_of"]
 
 _TOKENS, _SEQUENCES = 1 << 24, 1 << 16  # where the search for what fits ends
 _GB = 1e9
-
-
-def memory_plan(
-    checkpoint: Checkpoint,
-    engine: Engine,
-    cards: Cards,
-    *,
-    tensor_parallel: int = 1,
-    expert_parallel: int = 1,
-    context: int,
-    concurrency: int,
-    utilization: float | None = None,
-    kv_cache: str = "auto",
-    eager: bool = False,
-) -> MemoryPlan:
-    """Work out whether a model fits; all that is counted is in bytes on each GPU.
-
-    The GPUs are the first max(tensor_parallel, expert_parallel) of the cards; for an engine that
-    gives each GPU some layers, tensor_parallel counts them. context: tokens of each sequence, of
-    which there are `concurrency`. utilization: the share of a GPU that the engine may take, None
-    for its own. kv_cache: the cache's type as the engine's flag names it. eager: without CUDA
-    graphs.
-
-    Raises Missing naming what the model does not tell, or what is not known of the engine or cards.
-    """
-    return plan_of(
-        weights_of(checkpoint),
-        engine,
-        cards,
-        Split(tensor_parallel, expert_parallel, engine.shards == "layer"),
-        context=context,
-        concurrency=concurrency,
-        utilization=utilization,
-        kv_cache=kv_cache,
-        eager=eager,
-    )
 
 
 def plan_of(
@@ -69,7 +32,15 @@ def plan_of(
     kv_cache: str = "auto",
     eager: bool = False,
 ) -> MemoryPlan:
-    """Plan as memory_plan does, for weights that are counted once and split in several ways."""
+    """Work out whether a model fits; all that is counted is in bytes on each GPU.
+
+    weights: of the model, counted once for all ways to split it. The GPUs are the first of the
+    cards. context: tokens of each sequence, of which there are `concurrency`. utilization: the
+    share of a GPU that the engine may take, None for its own. kv_cache: the cache's type as the
+    engine's flag names it. eager: without CUDA graphs.
+
+    Raises Missing naming what the model does not tell, or what is not known of the engine or cards.
+    """
     a, gpus = weights.architecture, split.gpus
     if len(cards.total) < gpus:
         raise Missing(f"{gpus} GPUs are asked for, and {len(cards.total)} are known.")

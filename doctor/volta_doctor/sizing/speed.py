@@ -12,7 +12,7 @@ from volta_doctor.catalog.compatibility import Card
 from volta_doctor.catalog.engines import Efficiency, Engine, Latency
 from volta_doctor.facts.model import Missing
 from volta_doctor.sizing.step import Setup, Side, Step, prompt, step
-from volta_doctor.sizing.work import Work, work_of
+from volta_doctor.sizing.work import work_of
 from volta_runtime.checkpoint import Checkpoint
 
 # One all-reduce of one token between GPUs, in seconds, by whether they have NVLinks. The README of
@@ -88,41 +88,13 @@ def speed(
 
     Raises Missing naming what the checkpoint does not tell.
     """
-    return speed_of(
-        work_of(checkpoint),
-        engine,
-        card,
-        tensor_parallel=tensor_parallel,
-        expert_parallel=expert_parallel,
-        context=context,
-        concurrency=concurrency,
-        linked=linked,
-        kv_cache=kv_cache,
-        eager=eager,
-    )
-
-
-def speed_of(
-    work: Work,
-    engine: Engine,
-    card: Card,
-    *,
-    tensor_parallel: int = 1,
-    expert_parallel: int = 1,
-    context: int,
-    concurrency: int = 1,
-    linked: bool = True,
-    kv_cache: str = "auto",
-    eager: bool = False,
-) -> Speed:
-    """Reckon as speed() does, with work that is counted once and laid out in several ways."""
     cache = engine.cache(kv_cache)
     if cache is None:
         raise Missing(f"{engine.title} has no KV cache type {kv_cache}.")
     split = tensor_parallel if engine.shards == "tensor" else 1
     nvlink = linked and card.nvlink_gbs > 0
     setup = Setup(
-        work=work,
+        work=work_of(checkpoint),
         card=card,
         engine=engine,
         gpus=tensor_parallel,

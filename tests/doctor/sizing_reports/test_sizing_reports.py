@@ -7,12 +7,11 @@ from pathlib import Path
 import pytest
 import yaml
 from models import checkpoint as made
-from models import linear_in, shapes
+from models import linear_in, memory_plan, shapes
 
 from volta_doctor.catalog import compat
 from volta_doctor.catalog.engines import engines
 from volta_doctor.preflight.subject import Cards
-from volta_doctor.sizing.memory import memory_plan
 from volta_doctor.sizing.speed import speed
 from volta_runtime.checkpoint.architecture import from_config
 
