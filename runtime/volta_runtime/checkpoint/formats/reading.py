@@ -87,9 +87,9 @@ def is_buffer(tensors: Parameters) -> bool:
 
     Codes are of two dimensions, or of three with their experts, and named as a weight.
     """
-    if tensors.keys() != {"weight"} or tensors["weight"].dtype not in _WHOLE_NUMBERS:
+    info = tensors.get("weight")
+    if info is None or info.dtype not in _WHOLE_NUMBERS or len(tensors) > 1:
         return False
-    info = tensors["weight"]
     named = info.name.endswith("weight") or ".experts." in info.name
     return len(info.shape) not in (2, 3) or not named
 
