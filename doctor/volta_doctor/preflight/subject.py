@@ -13,7 +13,7 @@ from volta_runtime.checkpoint.scales import Scales
 class Cards:
     """The GPUs that are meant.
 
-    model: a row of compat.yaml's `cards` ("v100-sxm2-16gb"), empty where only NVML told.
+    model: a row of compat.yaml's `cards` ("v100-sxm2-16gb"), empty where they differ.
     total, used: bytes of each GPU, and what others hold of it. told_by: flag or source.
     """
 

@@ -5,39 +5,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from volta_doctor.catalog import compat
-from volta_doctor.catalog.compatibility import Card
-from volta_doctor.facts.model import Facts, Missing, SnapshotError, decode
-from volta_doctor.facts.nvml import GpuFacts, NvmlFacts, value
+from volta_doctor.facts.model import Facts, SnapshotError, decode
+from volta_doctor.facts.nvml import NvmlFacts, value
 from volta_doctor.facts.topo import TopoFacts
-from volta_doctor.profile import is_volta
+from volta_doctor.preflight.cards import Gpu, usable_gpus
 from volta_provision.errors import StackError
 from volta_provision.plan.inventory import is_inventory, snapshot_commands
 
 SECTIONS = ("host", "pci", "nvml", "topo")
-
-
-@dataclass(frozen=True)
-class Gpu:
-    """A Volta card.
-
-    index: as NVML and nvidia-smi count. model: a row of compat.yaml's `cards`. total, used: bytes,
-    the latter what other processes hold.
-    """
-
-    index: int
-    model: str
-    total: int
-    used: int = 0
-
-    @property
-    def free(self) -> int:
-        """Bytes that nobody holds."""
-        return self.total - self.used
-
-    @property
-    def card(self) -> Card:
-        """Its data sheet."""
-        return compat().cards[self.model]
 
 
 @dataclass(frozen=True)
@@ -106,7 +81,9 @@ def of_files(paths: Sequence[Path], idle: bool = False) -> list[Host]:
 def of_facts(facts: Facts, source: str, idle: bool = False) -> Host:
     """Return the host that facts tell of. Raises StackError where they tell of no Volta card."""
     name = facts.host.data.hostname if facts.host.data else ""
-    gpus, notes = _gpus(facts, idle)
+    gpus, notes = usable_gpus(facts)
+    if idle:
+        gpus = [replace(gpu, used=0) for gpu in gpus]
     if not gpus:
         why = "; ".join(notes) or "no Volta card there"
         raise StackError(
@@ -121,56 +98,6 @@ def of_facts(facts: Facts, source: str, idle: bool = False) -> Host:
     return Host(
         name or source, source, tuple(gpus), count or len(gpus), linked, tuple(notes), facts
     )
-
-
-def _gpus(facts: Facts, idle: bool) -> tuple[list[Gpu], list[str]]:
-    nvml = facts.nvml.data
-    if nvml is None or nvml.init_error or not nvml.gpus:
-        return _of_pci(facts)
-    gpus, notes = [], []
-    for gpu in nvml.gpus:
-        found = _gpu(gpu, idle)
-        if isinstance(found, Gpu):
-            gpus.append(found)
-        else:
-            notes.append(f"GPU {gpu.index} is not used: {found}")
-    return gpus, notes
-
-
-def _gpu(gpu: GpuFacts, idle: bool) -> Gpu | str:
-    """One GPU, or why it cannot be used."""
-    if gpu.handle_error:
-        return f"NVML cannot open it: {gpu.handle_error}"
-    title = value(gpu.name) or "a GPU without a name"
-    device = (value(gpu.pci.device_id) or "").removeprefix("0x")[:4].lower()
-    model = compat().card(device)
-    capability = value(gpu.compute_capability)
-    if model is None and capability == compat().volta.compute_capability:
-        return (
-            f"{title} (10de:{device or '?'}) has no data sheet here; --gpu takes the nearest card"
-        )
-    if model is None:
-        return f"{title} is no Volta card"
-    total = value(gpu.memory.total) or compat().cards[model].memory
-    return Gpu(gpu.index, model, total, 0 if idle else value(gpu.memory.used) or 0)
-
-
-def _of_pci(facts: Facts) -> tuple[list[Gpu], list[str]]:
-    """Without a driver, the bus tells which cards there are, and their data sheets the rest."""
-    try:
-        cards = facts.pci.need().gpus
-    except Missing as reason:
-        return [], [f"neither NVML nor the PCI bus tells its GPUs: {reason}"]
-    gpus = [
-        Gpu(index, model, compat().cards[model].memory)
-        for index, device in enumerate(filter(is_volta, cards))
-        if (model := compat().card(device.device.removeprefix("0x")))
-    ]
-    error = facts.nvml.data.init_error if facts.nvml.data else None
-    if gpus:
-        why = f"NVML does not answer ({error or facts.nvml.error})"
-        return gpus, [f"{why}: memory is that of the data sheets, all of it free"]
-    return [], [f"NVML does not answer: {error}"] if error else []
 
 
 def _linked(facts: Facts, gpus: Sequence[Gpu]) -> frozenset[tuple[int, int]] | None:

@@ -6,8 +6,9 @@ from functools import lru_cache
 from itertools import combinations
 
 from volta_doctor.catalog.compatibility import Card
+from volta_doctor.preflight.cards import Gpu
 from volta_doctor.preflight.subject import Cards
-from volta_provision.plan.hosts import Gpu, Host
+from volta_provision.plan.hosts import Host
 
 _ALIKE = 2**30  # bytes of free memory that are no reason to give up an NVLink
 _SEARCHED = 16  # GPUs of which all choices are looked at: 12,870 at most
