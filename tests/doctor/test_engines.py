@@ -3,6 +3,7 @@
 from fnmatch import fnmatchcase
 
 import pytest
+from msgspec.structs import replace
 
 from volta_doctor.catalog.engines import engines
 from volta_doctor.facts.serve.engines import Flags, read_flags, recognise
@@ -85,6 +86,15 @@ def test_words_of_each_engine():
             " --dtype float16",
         }
         assert words == expected[name]
+
+
+def test_a_module_of_python_is_started_by_python():
+    engine = replace(engines()["vllm"], program="sglang", always=[])
+    words = engine.words(Flags(model="m", max_model_len=8192))
+    assert " ".join(words) == (
+        "python -m sglang.launch_server --model-path m --context-length 8192"
+    )
+    assert recognise(words)[0].name == "sglang"
 
 
 def test_a_flag_outweighs_what_is_always_asked_for():

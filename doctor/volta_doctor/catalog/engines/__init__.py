@@ -272,6 +272,7 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         """
         line = self.command_line
         words = line.programs[0].split()
+        words = ["python", *words] if words[0] == "-m" else words
         if line.model_first and flags.model:
             words.append(flags.model)
         for field in Flags.__struct_fields__:
