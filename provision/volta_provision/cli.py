@@ -7,6 +7,7 @@ from typing import cast
 import click
 import msgspec
 
+from volta_doctor.cli import open_standard_streams
 from volta_provision.bundle import write_bundle
 from volta_provision.errors import StackError
 from volta_provision.lockfile import make_lock
@@ -97,6 +98,7 @@ def choose_profile(stack: Stack, asked: str, detected: str | None) -> Profile:
 
 def main() -> None:
     """Run the command line; a user's mistake ends in one sentence, not in a traceback."""
+    open_standard_streams()
     try:
         sys.exit(cli(prog_name="volta-stack", standalone_mode=False))
     except StackError as error:

@@ -38,7 +38,7 @@ for verb in (check, model, why, fix, watch, snapshot, diff, arch, explain, listi
     cli.add_command(verb)
 
 
-def _open_standard_streams() -> None:
+def open_standard_streams() -> None:
     """Lead those that the caller has closed to nowhere.
 
     Else the next file that is opened would get the number of stdout, and the report.
@@ -54,7 +54,7 @@ def _open_standard_streams() -> None:
 
 def main() -> None:
     """Run the command line with the exit codes that every verb shares."""
-    _open_standard_streams()
+    open_standard_streams()
     try:
         code = cli.main(prog_name="volta-doctor", standalone_mode=False)
     except click.ClickException as error:

@@ -1,5 +1,6 @@
 """`volta-stack plan`: the options, and what becomes of them."""
 
+import os
 import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -82,6 +83,25 @@ def plan(
     MODEL is a checkpoint's directory, a GGUF file, or a model of models.yaml. Only headers, configs
     and scales are read.
     """
+    try:
+        code = _answer(given, form, verbose, stack_file, force)
+    except (click.ClickException, click.exceptions.Exit):
+        raise
+    except Exception as error:
+        # Python's own exit code for this is 1, which here would read as "runs, but".
+        code = _COULD_NOT_TELL
+        if isinstance(error, OSError) and error.filename is None:  # not of opening: of writing
+            click.echo(f"Error: the plan cannot be written: {error.strerror}", err=True)
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # for what is still in the buffer
+        else:
+            traceback.print_exc()
+    ctx.exit(code)
+
+
+def _answer(
+    given: dict[str, Any], form: str, verbose: bool, stack_file: str | None, force: bool
+) -> int:
+    """Plan, write and show; returns the exit code. Raises click.ClickException."""
     from volta_doctor.words import printable
     from volta_provision.plan.model import NotHereError
     from volta_provision.plan.write import write_stack
@@ -93,22 +113,16 @@ def plan(
             write_stack(found.stack, Path(stack_file), force)
     except NotHereError as error:
         click.echo(f"volta-stack: {error}", err=True)
-        ctx.exit(_COULD_NOT_TELL)
+        return _COULD_NOT_TELL
     except StackError as error:
         raise click.ClickException(str(error)) from error
     except CheckpointError as error:  # it is there, and may not be looked at
         click.echo(f"Error: {printable(str(error))}", err=True)
-        ctx.exit(_COULD_NOT_TELL)
-    except (click.ClickException, click.exceptions.Exit):
-        raise
-    except Exception:
-        # Python's own exit code for this is 1, which here would read as "runs, but".
-        traceback.print_exc()
-        ctx.exit(_COULD_NOT_TELL)
+        return _COULD_NOT_TELL
     _show(found.plan, form, verbose)
     if stack_file and not found.stack:
         click.echo(f"{stack_file} was not written: nothing runs", err=True)
-    ctx.exit(found.plan.exit_code)
+    return found.plan.exit_code
 
 
 def _outcome(given: dict[str, Any]) -> "Outcome":

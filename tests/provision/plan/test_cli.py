@@ -106,6 +106,17 @@ def test_names_cannot_write_to_the_terminal(checkpoint, volta_stack):
     assert "\x07" not in done.stdout
 
 
+def test_without_a_place_to_write_to_no_plan_is_told(checkpoint):
+    """Python's own exit code would be 1: it runs, but."""
+    path = checkpoint("qwen2.5-7b")
+    for stdout, expected in ((">/dev/full", 3), (">&-", 1)):
+        line = f'exec "$@" {stdout}'
+        command = ["sh", "-c", line, "sh", sys.executable, "-c", MAIN, "plan", str(path), *CARDS]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == expected, done.stderr
+        assert "Traceback" not in done.stderr
+
+
 def test_json_holds_any_path(checkpoint, volta_stack):
     path = checkpoint("qwen2.5-7b", name=os.fsdecode(b"a\xff") + "\u202e")
     done = volta_stack("plan", path, *CARDS, "--format", "json")
