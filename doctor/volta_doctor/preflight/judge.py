@@ -17,6 +17,8 @@ from volta_doctor.waivers import Waiver, waive
 from volta_doctor.words import few, one_line
 from volta_runtime.checkpoint import Checkpoint
 from volta_runtime.checkpoint.architecture import Architecture
+from volta_runtime.checkpoint.contents import Contents
+from volta_runtime.checkpoint.index import INDEX
 
 _ALIKE = 3  # findings of one check that differ in their numbers alone; more are told as one
 _NAME, _SENTENCE = 200, 1000  # characters that are told of a name, and of a sentence with names
@@ -109,9 +111,22 @@ def _files(subject: Subject, finding: Finding) -> set[str]:
     """Return the files that a finding is about: its own, its tensor's, those of its evidence."""
     contents, name = subject.checkpoint.contents, finding.subject
     info = contents.tensors.get(name)
-    names = [name, *(seen.source for seen in finding.evidence), contents.index.get(name, "")]
+    names = [name, *(seen.source for seen in finding.evidence), *_shards(contents, name)]
     names += [str(info.file)] if info else []
     return {text.rsplit("/", 1)[-1] for text in names if text} - {HOST, MODEL}
+
+
+def _shards(contents: Contents, name: str) -> set[str]:
+    """Return where the index says that a tensor is, or a module or layer; it itself if nowhere."""
+    if name in contents.index:
+        found = {contents.index[name]}
+    elif name in contents.tensors or "." not in name:
+        return set()
+    else:
+        inside = f".{name}."
+        found = {shard for tensor, shard in contents.index.items() if inside in f".{tensor}."}
+    there = {file.name for file in contents.files}
+    return found | ({INDEX} if found - there else set())
 
 
 def _named(finding: Finding) -> Finding:

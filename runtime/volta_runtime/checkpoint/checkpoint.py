@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from volta_runtime.checkpoint.architecture import Architecture, read_architecture
+from volta_runtime.checkpoint.architecture.fields import field_faults
 from volta_runtime.checkpoint.contents import CONFIG, Contents, Kind, read_contents
 from volta_runtime.checkpoint.errors import CheckpointError
 from volta_runtime.checkpoint.faults import Fault
@@ -57,14 +58,16 @@ def inspect(path: Path) -> Checkpoint:
     modules, faults = module_map(contents, quantization)
     architecture = read_architecture(contents)
     tokenizer, tokenizer_faults = read_tokenizer(contents, architecture.vocab_size)
+    config = contents.configs.get(CONFIG, {})
+    fields = field_faults(config, contents.path / CONFIG)
     return Checkpoint(
         path,
         contents,
-        contents.configs.get(CONFIG, {}),
+        config,
         quantization,
         modules,
         architecture,
-        (*contents.faults, *quantization.faults, *faults, *tokenizer_faults),
+        (*contents.faults, *fields, *quantization.faults, *faults, *tokenizer_faults),
         tokenizer,
     )
 

@@ -19,6 +19,7 @@ from volta_runtime.checkpoint.safetensors import read_header
 from volta_runtime.checkpoint.tensors import TensorInfo
 
 CONFIG = "config.json"
+ADAPTER = "adapter_config.json"  # of PEFT, beside adapter_model.safetensors
 # The JSON objects that say how a model is made, quantised and talked to.
 CONFIGS = (
     CONFIG,
@@ -124,8 +125,7 @@ def _read_directory(directory: Path, names: set[str]) -> Contents:
     of_weights = {*shards.files, *pickled, INDEX, CONFIG}
     faults += revision_faults(directory, names, of_weights, {*shards.index.values()})
     if kind != "none" and CONFIG not in names:
-        words = "missing: it says what the tensors are of"
-        faults.append(Fault("config-json", words, directory / CONFIG, expected="a JSON object"))
+        faults.append(_without_config(directory, names))
     return Contents(
         directory,
         kind,
@@ -136,6 +136,23 @@ def _read_directory(directory: Path, names: set[str]) -> Contents:
         shards.total_size,
         faults=tuple(dict.fromkeys(faults)),  # a pointer is seen by each who opens it
     )
+
+
+def _without_config(directory: Path, names: Collection[str]) -> Fault:
+    """The fault of weights without a config.json: an adapter has none, since it is no model."""
+    if ADAPTER not in names:
+        words = "missing: it says what the tensors are of"
+        return Fault("config-json", words, directory / CONFIG, expected="a JSON object")
+    held, _ = read_json(directory / ADAPTER, "config-json")
+    fields = held or {}
+    kind, base = (fields.get(key) for key in ("peft_type", "base_model_name_or_path"))
+    name = f"a {kind[:40]} adapter" if isinstance(kind, str) else "an adapter (PEFT)"
+    of = f" of {base[:100]}" if isinstance(base, str) else ""
+    words = (
+        f"this is {name}{of}, and no model: judge that model, and serve it with this adapter"
+        " (vLLM: --enable-lora --lora-modules) or with the adapter merged into it"
+    )
+    return Fault("config-json", words, directory / ADAPTER, "", CONFIG, ADAPTER)
 
 
 def _of_gguf(file: Path, gguf: Gguf) -> Contents:

@@ -75,6 +75,7 @@ def read_shards(directory: Path, names: Collection[str]) -> Shards:
             read.add(shard)
     if index is None:
         return Shards(there, tensors, {}, None, tuple(faults))
+    faults += _beside(directory, names, shards)
     weight_map = {name: shard for name, shard in index.weight_map.items() if name not in unsound}
     faults += _disagreements(directory, weight_map, tensors, read)
     if read == set(shards) and not unsound:
@@ -138,6 +139,25 @@ def _unindexed(directory: Path, names: Collection[str], faults: list[Fault]) -> 
         words = f"{len(found)} safetensors files and no {INDEX} that says what is in which"
         faults.append(Fault("st-index", words, directory, "", INDEX, few(found), level="warn"))
     return found
+
+
+def _beside(directory: Path, names: Collection[str], shards: Collection[str]) -> Iterator[Fault]:
+    """Files that look like shards of this model and are none by the index, or its whole."""
+    stems = {match["stem"] for shard in shards if (match := SHARD.fullmatch(shard))}
+    found = []
+    for name in sorted(set(names) - set(shards)):
+        match = SHARD.fullmatch(name)
+        if match and match["stem"] in stems and match["suffix"] == ".safetensors":
+            found.append(name)
+    if WEIGHTS in names and WEIGHTS not in shards:
+        found.append(WEIGHTS)
+    if found:
+        words = (
+            f"{INDEX} does not name {few(found)}, of which one loader takes no notice and another"
+            " takes the tensors"
+        )
+        file = directory / found[0]
+        yield Fault("st-index", words, file, "", "files that it names", found[0], "warn")
 
 
 def _missing(index: Path, shards: Collection[str], missing: Collection[str]) -> Fault:

@@ -197,8 +197,8 @@ def _parse(
                 raise ValueError(f"{len(raw):,} bytes of JSON")
             entry = _entry.decode(raw)
         except (ValueError, RecursionError) as error:  # msgspec's errors are ValueErrors
-            words = f"it lacks a sound dtype, shape or data_offsets ({error})"
-            yield _fault(file, words, tensor=name)
+            words = f"it lacks a sound dtype, shape or data_offsets: {_unsound(raw) or error}"
+            yield _fault(file, words, "dtype, shape and data_offsets", "another", tensor=name)
             continue
         begin, end = entry.data_offsets
         if (bits := DTYPE_BITS.get(entry.dtype)) is None:
@@ -221,6 +221,24 @@ def _parse(
         tensors[name] = TensorInfo(
             name, entry.dtype, entry.shape, file, (start + begin, start + end)
         )
+
+
+def _unsound(raw: msgspec.Raw) -> str:
+    """Which field of a tensor's entry is not as it must be, and what it is."""
+    try:
+        entry = json.loads(bytes(raw)) if len(raw) <= _ENTRY_BYTES else None
+    except (ValueError, RecursionError):
+        return ""
+    if not isinstance(entry, dict):
+        return "" if entry is None else f"the entry is {entry!r:.60}, no object"
+    for key, count in (("shape", None), ("data_offsets", 2)):
+        value = entry.get(key)
+        numbers = value if isinstance(value, list) else [None]
+        sound = all(type(n) is int and n >= 0 for n in numbers)
+        if not sound or (count and len(numbers) != count):
+            wanted = "two whole numbers" if count else "whole numbers"
+            return f"{key} is {value!r:.60}, no list of {wanted} from 0"
+    return "" if isinstance(entry.get("dtype"), str) else f"dtype is {entry.get('dtype')!r:.60}"
 
 
 def _layout_faults(

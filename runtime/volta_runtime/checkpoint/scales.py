@@ -19,7 +19,7 @@ BUDGET = 16 << 20  # bytes that are read where not everything is
 _PIECE = 16 << 10  # of a sampled tensor: a disk's seek costs more than reading so much
 _RUN = 128 << 10  # read at once: bounds the memory
 _GAP = 4 << 10  # read over rather than sought over
-_ROLES = ("scale", "global", "columns")
+_ROLES = ("scale", "global", "columns", "activation")
 _LEAST = 64  # of each tensor, so that scalars are always read
 
 

@@ -7,6 +7,7 @@ from typing import Any
 from volta_runtime.checkpoint.contents import Contents
 from volta_runtime.checkpoint.faults import Fault
 from volta_runtime.checkpoint.files import opened
+from volta_runtime.checkpoint.quantization.fields import brief
 
 _CHECK = "chat-template"
 _FILE = "chat_template.jinja"
@@ -27,7 +28,8 @@ class Template:
 def read_template(contents: Contents) -> tuple[Template | None, Fault | None]:
     """The template that engines take, in the order in which transformers looks for it.
 
-    Without one that is sound, the fault why; none where the model is not downloaded yet.
+    Without one that is sound, the fault why, or that of another one by name; none where the model
+    is not downloaded yet.
     """
     try:
         held, file = _find(contents)
@@ -39,17 +41,23 @@ def read_template(contents: Contents) -> tuple[Template | None, Fault | None]:
             return None, None
         words = "there is no chat template: /v1/chat/completions refuses every request"
         return None, Fault(_CHECK, words, file, expected=_FILE, level="warn")
+    other = None
     if isinstance(held, list):  # several, by name
         named = {
             str(entry.get("name")): entry.get("template") for entry in held if type(entry) is dict
         }
+        for name, text in named.items():
+            problem = _problem(text) if isinstance(text, str) else "it is no text"
+            if problem and name != "default":
+                words = f"of the named templates {brief(name)} is broken: {problem}"
+                other = Fault(_CHECK, words, file, "", "a template of Jinja", name[:60])
         held = named.get("default", next(iter(named.values()), held))
     if not isinstance(held, str):
         words = f"{_KEY} is no text and no list of named ones"
         return None, Fault(_CHECK, words, file, "", "a text", type(held).__name__)
     if problem := _problem(held):
         return None, Fault(_CHECK, problem, file, expected="a template of Jinja")
-    return Template(held, file), None
+    return Template(held, file), other
 
 
 def _find(contents: Contents) -> tuple[Any, Path]:

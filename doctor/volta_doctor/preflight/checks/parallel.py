@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 
 from volta_doctor.catalog import Row
 from volta_doctor.facts.model import Missing
-from volta_doctor.findings import Finding
+from volta_doctor.findings import HOST, Finding
 from volta_doctor.preflight.registry import model_check
 from volta_doctor.preflight.subject import Subject
 from volta_doctor.sizing.parallel import (
@@ -38,7 +38,7 @@ def _judge(subject: Subject, row: Row, found: Iterable[Uneven], fine: str) -> It
         return
     faults = list(found)
     for uneven in faults:
-        yield row.fail(uneven.text, subject=uneven.subject)
+        yield _fail(subject, row, uneven)
     if faults:
         return
     if subject.flags.tensor_parallel_size:
@@ -46,6 +46,12 @@ def _judge(subject: Subject, row: Row, found: Iterable[Uneven], fine: str) -> It
     else:
         sizes = ", ".join(map(str, sizes_that_work(subject.checkpoint)))
         yield row.ok(f"Nothing is split at size 1. Of 1 to 16 these sizes would work: {sizes}.")
+
+
+def _fail(subject: Subject, row: Row, uneven: Uneven) -> Finding:
+    """Tell of a module, or of the whole model where it is a number of its config."""
+    module = uneven.subject in subject.checkpoint.modules
+    return row.fail(uneven.text, subject=uneven.subject if module else HOST)
 
 
 @model_check("tp-split")

@@ -7,6 +7,22 @@ from volta_doctor.preflight.registry import model_check
 from volta_doctor.preflight.subject import Subject
 from volta_doctor.words import several
 from volta_runtime.checkpoint.module import Module
+from volta_runtime.checkpoint.quantization import dialect_of
+
+# Other words of --quantization that engines take for a method: kernels of vLLM, and 1Cat-vLLM's.
+_TAKEN_FOR = {
+    "awq": ("moe_wna16", "auto_awq", "awq_triton", "cpu_awq", "turbomind"),
+    "gptq": ("moe_wna16", "marlin", "auto_gptq", "turbomind"),
+    "compressed-tensors": ("nvfp4", "w4afp8", "w8a8_int8", "w8a8_fp8"),
+    "modelopt": ("nvfp4", "petit_nvfp4"),
+    "nvfp4": ("modelopt", "modelopt_fp4"),
+    "fbgemm_fp8": ("fp8",),
+    "fp8": ("fbgemm_fp8", "modelopt"),
+    "mxfp4": ("gpt_oss_mxfp4",),
+    "": (),
+}
+# Methods whose tensors must be in the checkpoint already.
+_STORED = ("awq", "gptq", "compressed-tensors", "modelopt", "gguf")
 
 
 def _judge(subject: Subject, row: Row, held: int, looked: str, none: str) -> list[Finding]:
@@ -32,7 +48,33 @@ def conflict(subject: Subject, row: Row) -> list[Finding]:
     modules = subject.checkpoint.modules.values()
     coded = sum(module.quantised for module in modules)
     looked = f"{several(coded, 'quantised module')} of {len(modules):,} are as their config says"
+    if other := _other_method(subject):
+        told, held = other
+        text = (
+            f"--quantization is {told}, and the checkpoint's method is {held}: engines refuse a"
+            " flag that names another method than the config."
+        )
+        return [*faults(subject, row), row.fail(text, subject="--quantization")]
     return _judge(subject, row, coded, looked, "No module is quantised, and no config says so.")
+
+
+def _other_method(subject: Subject) -> tuple[str, str] | None:
+    """Return the flag's method and the checkpoint's, where no engine takes one for the other.
+
+    A method that engines quantise with while they load (fp8, bitsandbytes) fits a dense checkpoint.
+    """
+    flag = (subject.flags.quantization or "").lower()
+    checkpoint = subject.checkpoint
+    method, asked = checkpoint.quantization.method, dialect_of(flag)
+    if checkpoint.contents.kind == "gguf":
+        method = "gguf"
+    elif not method and checkpoint.quantization.faults:
+        return None  # a method that could not be read, which is told
+    if flag in ("", "auto", "none") or asked == method or flag in _TAKEN_FOR.get(method, ()):
+        return None
+    if not method and asked not in _STORED:
+        return None
+    return flag, method or "none"
 
 
 @model_check("group-size-config")

@@ -98,13 +98,30 @@ def values_of_scales(subject: Subject, row: Row) -> Iterator[Finding]:
     if not held:
         yield row.skip("No tensor of scales is in this checkpoint.")
         return
+    inputs = [_of_inputs(row, scale) for scale in scales_of(subject, "activation")]
     odd = [scale for scale in held if _is_odd(scale) or scale.info.name in subject.scales.unread]
     found = [told for scale in odd for told in _values(subject, row, scale)]
     found += _seldom(row, odd)
     found += folded(subject, row)
+    found += [told for told in inputs if told]
     yield from found
     if not found:
         yield row.ok(f"Finite and positive. {looked(subject.scales)}.")
+
+
+def _of_inputs(row: Row, scale: Scale) -> Finding | None:
+    """Say what is wrong with a scale of activations, which the weights do without."""
+    values = scale.values
+    if values is None or not (values.nans or values.zeros or values.negatives):
+        return None
+    what = "NaN or infinity" if values.nans else "0" if values.zeros else f"{values.low:g}"
+    text = (
+        f"The scale of the layer's inputs is {what}: an engine that quantises activations computes"
+        " NaN or zeros with it. Where they stay FP16, as on Volta, it is left unread."
+    )
+    seen = scale.evidence("above zero and finite", what)
+    make = row.fail if values.nans else row.warn
+    return make(text, seen, subject=scale.info.name)
 
 
 def _is_odd(scale: Scale) -> bool:

@@ -9,11 +9,11 @@ from volta_runtime.checkpoint.architecture.shape import Architecture, Layer, num
 Fields = Mapping[str, Any]
 
 # Where models of several kinds keep the text model's own fields.
-_WRAPPERS = ("text_config", "llm_config", "language_config", "thinker_config")
+WRAPPERS = ("text_config", "llm_config", "language_config", "thinker_config")
 _VISION = ("vision_config", "visual", "vision_tower_config", "vit_config", "vision_model")
 
 # By field of Architecture the names that config.json has for it; the first that is there counts.
-_NAMES: Mapping[str, tuple[str, ...]] = {
+SIZES: Mapping[str, tuple[str, ...]] = {
     "hidden_size": ("hidden_size", "n_embd", "d_model", "dim"),
     "intermediate_size": (
         "intermediate_size",
@@ -135,7 +135,7 @@ _DTYPES = {
 def from_config(config: Fields) -> Architecture:
     """Return the architecture that a config.json tells."""
     text = text_fields(config)
-    sizes: dict[str, Any] = {field: _first(text, names) for field, names in _NAMES.items()}
+    sizes: dict[str, Any] = {field: _first(text, names) for field, names in SIZES.items()}
     sizes |= {name: 0 for name, size in sizes.items() if size is None and name in _OR_ZERO}
     sizes |= _derived(text, sizes)
     kinds = kinds_of(text, bool(sizes["window"]), bool(sizes["kv_lora_rank"]))
@@ -160,7 +160,7 @@ def from_config(config: Fields) -> Architecture:
 def text_fields(config: Fields) -> Fields:
     """Return the text model's fields, those of the file beneath them, and its class's defaults."""
     text = dict(config)
-    for name in _WRAPPERS * 2:  # Qwen's thinker has a text_config of its own
+    for name in WRAPPERS * 2:  # Qwen's thinker has a text_config of its own
         inner = text.pop(name, None)
         if isinstance(inner, Mapping):
             text |= inner

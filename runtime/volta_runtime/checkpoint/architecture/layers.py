@@ -30,9 +30,12 @@ _NEMOTRON: Mapping[str, LayerKind] = {"*": "full", "M": "linear", "-": "none", "
 _STATE_SPACE = ("mamba", "mamba2", "falcon_mamba", "rwkv", "rwkv7")
 
 
+COUNTS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")
+
+
 def count_of(text: Fields) -> int | None:
     """Return how many layers a config says that there are, None where no model has as many."""
-    for name in ("num_hidden_layers", "n_layer", "num_layers", "n_layers"):
+    for name in COUNTS:
         if (count := whole(text.get(name))) is not None:
             return count if count <= LAYERS else None
     return None

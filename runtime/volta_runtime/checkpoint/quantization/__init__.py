@@ -25,7 +25,7 @@ from volta_runtime.checkpoint.quantization.reading import KvCache, Reading
 from volta_runtime.checkpoint.quantization.targets import MOST, Targets
 from volta_runtime.checkpoint.scheme import Scheme
 
-__all__ = ["Config", "KvCache", "Quantization", "read_quantization"]
+__all__ = ["Config", "KvCache", "Quantization", "dialect_of", "read_quantization"]
 
 # By quant_method, without what only chooses a kernel ("awq_marlin").
 DIALECTS: dict[str, Callable[[Fields], Reading]] = {
@@ -113,7 +113,7 @@ def read_quantization(contents: Contents) -> Quantization:
     configs: list[Config] = []
     faults: list[Fault] = []
     for method, fields in _found(contents, faults):
-        dialect = _dialect(method)
+        dialect = dialect_of(method)
         if dialect not in DIALECTS:
             fields.unknown("quant_method", method, DIALECTS)
             continue
@@ -147,7 +147,8 @@ def _found(contents: Contents, faults: list[Fault]) -> Iterator[tuple[str, Field
             yield method, held
 
 
-def _dialect(method: str) -> str:
+def dialect_of(method: str) -> str:
+    """The method that a word for it means, without what only chooses a kernel."""
     name = method.lower().replace("compressed_tensors", "compressed-tensors")
     for kernel in _KERNELS:
         name = name.removesuffix(kernel)
