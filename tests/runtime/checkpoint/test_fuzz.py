@@ -15,18 +15,27 @@ from volta_runtime.checkpoint.safetensors import DTYPE_BITS, read_header
 COUNT = 5000  # of each of the two formats
 MOST = 100 << 20  # bytes
 BIG = (1 << 63, 1 << 64, (1 << 63) - 1, 1 << 40, 1 << 1000)
-SOUND = {
-    f"model.layers.{n}.mlp.{word}": {"dtype": dtype, "shape": shape, "data_offsets": offsets}
-    for n in range(3)
-    for word, dtype, shape, offsets in (
-        ("weight_packed", "U8", [4, 8], [n * 40, n * 40 + 32]),
-        ("weight_scale", "F8_E4M3", [4, 1], [n * 40 + 32, n * 40 + 36]),
-        ("weight_global_scale", "F32", [1], [n * 40 + 36, n * 40 + 40]),
-    )
-}
+ROWS = (53, 59, 61, 67, 71, 73, 79, 83, 89, 97)  # of which no mutation makes another sound size
 
 
-def packed(header, data=120, length=None):
+def a_header(rng):
+    """The header of some modules in NVFP4, and their bytes; hardly one is like another."""
+    header, position = {}, 0
+    for number in rng.sample(range(200), 3):
+        rows = rng.choice(ROWS)
+        for word, dtype, shape, size in (
+            ("weight_packed", "U8", [rows, 8], rows * 8),
+            ("weight_scale", "F8_E4M3", [rows, 1], rows),
+            ("weight_global_scale", "F32", [1], 4),
+        ):
+            offsets = [position, position + size]
+            entry = {"dtype": dtype, "shape": shape, "data_offsets": offsets}
+            header[f"model.layers.{number}.mlp.{word}"] = entry
+            position += size
+    return header, position
+
+
+def packed(header, data, length=None):
     raw = header if isinstance(header, bytes) else json.dumps(header).encode()
     length = len(raw) if length is None else length
     return struct.pack("<Q", length % (1 << 64)) + raw + bytes(data)
@@ -107,55 +116,64 @@ FIELDS = (
 )  # fmt: skip
 
 
-def whole(rng):
+def whole(rng, header, size):
     """Mutations of the file rather than of a field; bytes."""
-    raw = json.dumps(SOUND).encode()
+    raw = json.dumps(header).encode()
     text = rng.choice(
         [
             raw[: rng.randrange(len(raw))],
             raw.replace(b"}", b"]", 1),
             raw[:-1] + b"," + raw[1:],  # every name twice
-            b"{" + b'"a":{' * 10_000,
-            b"[" * 10_000,
-            b'{"a":' + b"9" * 5000 + b"}",
+            raw[:-1] + b',"x":' + b'{"a":' * 10_000,
+            raw[:-1] + b',"x":' + b"[" * 10_000,
+            raw[:-1] + b',"a":' + b"9" * 5000 + b"}",
             bytes(rng.randrange(256) for _ in range(200)),
             raw.replace(b"model", b"mod\xffel"),
             raw.replace(b"[", b"[NaN,", 1),
         ]
     )
-    yes = rng.random() < 0.5
-    if yes:
-        return packed(text)
-    length = rng.choice([0, 7, len(raw) - 1, len(raw) + 121, 100_000_001, -1, *BIG[:4]])
-    return rng.choice([packed(SOUND, length=length), packed(SOUND)[: rng.randrange(700)],
-                       packed(SOUND, data=rng.choice([0, 119, 121, 4096]))])  # fmt: skip
+    if rng.random() < 0.5:
+        return packed(text, size)
+    length = rng.choice([0, 7, len(raw) - 1, len(raw) + size + 1, 100_000_001, -1, *BIG[:4]])
+    sound = packed(header, size)
+    return rng.choice(
+        [
+            packed(header, size, length),
+            sound[: rng.randrange(len(sound))],
+            packed(header, rng.choice([0, size - 1, size + 1, 4096])),
+        ]
+    )
 
 
 def test_safetensors_that_lie(put):
     rng = random.Random(6)
-    assert read_header(put(packed(SOUND))).faults == ()
+    assert read_header(put(packed(*a_header(rng)))).faults == ()
+    seen = set()
     tracemalloc.start()
     for number in range(COUNT):
+        header, size = a_header(rng)
         if number % 3:
-            header = json.loads(json.dumps(SOUND))
             for _ in range(rng.choice([1, 1, 1, 2, 5])):
                 rng.choice(FIELDS)(rng, header)
-            content = packed(header)
+            content = packed(header, size)
         else:
-            content = whole(rng)
+            content = whole(rng, header, size)
+        seen.add(content)
         assert read_header(put(content)).faults, content
     assert tracemalloc.get_traced_memory()[1] < MOST
     tracemalloc.stop()
+    assert len(seen) > 0.99 * COUNT
 
 
 def test_what_the_reference_refuses_is_refused(put):
     """One byte of a sound file is another: what it means is for the format's library to say."""
     rng = random.Random(7)
-    sound = packed(SOUND)
+    header, size = a_header(rng)
+    sound = packed(header, size)
     refused = 0
     for _ in range(3000):
         content = bytearray(sound)
-        content[rng.randrange(len(sound) - 120)] = rng.randrange(256)
+        content[rng.randrange(len(sound) - size)] = rng.randrange(256)
         file = put(content)
         try:
             with safetensors.safe_open(file, "np"):
@@ -178,7 +196,8 @@ KV = {
 
 
 def lying_gguf(rng):
-    sound = gguf(PAIRS, TENSORS)
+    pairs = PAIRS | {"a": rng.randrange(1 << 30), "b": rng.random()}
+    sound = gguf(pairs, TENSORS)
     big = rng.choice([n for n in BIG if n < 1 << 64] + [5000, 1 << 20])
     tensors = dict(TENSORS)
     name = rng.choice(list(tensors))
@@ -192,7 +211,7 @@ def lying_gguf(rng):
     if case == 2:  # the length of the first key
         return sound[:24] + struct.pack("<Q", big) + sound[32:]
     if case == 3:
-        return gguf(PAIRS | {"e": rng.choice(list(KV.values()))(big)}, tensors)
+        return gguf(pairs | {"e": rng.choice(list(KV.values()))(big)}, tensors)
     if case == 4:
         tensors[name] = Tensor(rng.choice([4, 5, 31, 36, 42, 99, 1 << 31]), shape, size)
     if case == 5:
@@ -201,19 +220,22 @@ def lying_gguf(rng):
         tensors[name] = Tensor(kind, shape, size, rng.choice([1, 64, big - 9999]) + 9999)
     if case == 7:
         alignment = rng.choice([0, 3, 48, 1 << 31])
-        return gguf(PAIRS | {"general.alignment": alignment}, tensors)
-    return gguf(PAIRS, tensors)
+        return gguf(pairs | {"general.alignment": alignment}, tensors)
+    return gguf(pairs, tensors)
 
 
 def test_gguf_that_lies(put):
     rng = random.Random(8)
     assert read_gguf(put(gguf(PAIRS, TENSORS))).faults == ()
+    seen = set()
     tracemalloc.start()
     for _ in range(COUNT):
         content = lying_gguf(rng)
+        seen.add(content)
         assert read_gguf(put(content)).faults, content
     assert tracemalloc.get_traced_memory()[1] < MOST
     tracemalloc.stop()
+    assert len(seen) > 0.99 * COUNT
 
 
 @pytest.mark.parametrize("flips", [1, 3])
