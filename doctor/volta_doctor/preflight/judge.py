@@ -124,7 +124,8 @@ def _shards(contents: Contents, name: str) -> set[str]:
         return set()
     else:
         inside = f".{name}."
-        found = {shard for tensor, shard in contents.index.items() if inside in f".{tensor}."}
+        near = ((tensor, shard) for tensor, shard in contents.index.items() if name in tensor)
+        found = {shard for tensor, shard in near if inside in f".{tensor}."}
     there = {file.name for file in contents.files}
     return found | ({INDEX} if found - there else set())
 

@@ -71,7 +71,6 @@ def roots(contents: Contents, modules: Mapping[str, Module]) -> Iterator[Fault]:
             stacks.setdefault(stack, (name.removesuffix(short), set()))[1].add(rest)
         else:
             outside.add(short)
-    outside |= {short for name in contents.index if like(short := plain(name)) == short}
     if _DRAFT in outside:
         return
     for root in ROOTS:
@@ -94,7 +93,11 @@ def _missing(
     ]
     if len(missing) > 1 and not any("attn" in kind for kind in kinds):
         return  # a family of which no name is known
+    elsewhere = contents.index.keys() - contents.tensors.keys() if missing else ()
+    listed = [plain(name) for name in elsewhere]
     for what, (usual, *others) in missing:
+        if any(_below(name, listed) for name in (usual, *others)):
+            continue
         text = f"is missing: beside the layers there is no {what} by that name"
         text += f", nor {' or '.join(others)}" if others else ""
         wanted = f"{prefix}{usual}.weight"

@@ -13,7 +13,7 @@ from volta_runtime.checkpoint.architecture.shape import whole
 from volta_runtime.checkpoint.contents import CONFIG, Contents
 from volta_runtime.checkpoint.faults import Fault
 from volta_runtime.checkpoint.module import Module
-from volta_runtime.checkpoint.quantization.names import like, plain
+from volta_runtime.checkpoint.quantization.names import WRAPPERS, like, plain
 
 _HIDDEN, _MLP, _EXPERT, _EXPERTS = "hidden_size", "intermediate_size", "expert size", "experts"
 _HEADS, _KV_HEADS = "heads x head_dim", "KV heads x head_dim"
@@ -56,7 +56,9 @@ _HEAD_KEYS, _SIZE_KEYS = ("heads", "n_head", "groups"), ("head_dim", "kv_channel
 def sizes(contents: Contents, modules: Mapping[str, Module]) -> Iterator[Fault]:
     """The modules of another size than config.json says, and experts unlike those beside them."""
     text = text_fields(contents.configs.get(CONFIG, {}))
-    own = any(text.get(key) for key in _OWN_WIDTHS) or any(plain(n) == _DRAFT for n in modules)
+    own = any(text.get(key) for key in _OWN_WIDTHS) or any(
+        f"{wrapper}{_DRAFT}" in modules for wrapper in ("", *WRAPPERS)
+    )
     told = {} if own else _told(text, read_architecture(contents))
     experts: dict[str, Module] = {}
     for name, module in modules.items():
