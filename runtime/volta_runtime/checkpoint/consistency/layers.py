@@ -5,8 +5,8 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from volta_runtime.checkpoint.architecture import Architecture, read_architecture
-from volta_runtime.checkpoint.contents import Contents
+from volta_runtime.checkpoint.architecture import Architecture, read_architecture, text_fields
+from volta_runtime.checkpoint.contents import CONFIG, Contents
 from volta_runtime.checkpoint.faults import Fault
 from volta_runtime.checkpoint.module import Module
 from volta_runtime.checkpoint.quantization.names import like, plain
@@ -34,6 +34,8 @@ _NEEDED = frozenset(
         "router",
     )
 )
+_SHARING = ("attention_k_eq_v", "num_kv_shared_layers")  # Gemma 4
+_SHARED = ("k_proj", "v_proj", "k_norm", "v_norm")
 _STRAY = re.compile(r"(?:weight_\w+|\w*_global_scale|q(?:weight|zeros)|g_idx)")
 
 
@@ -50,15 +52,17 @@ def layers(contents: Contents, modules: Mapping[str, Module]) -> Iterator[Fault]
     yield from _twice(modules)
     yield from _strays(modules)
     architecture = read_architecture(contents)
+    text = text_fields(contents.configs.get(CONFIG, {}))
+    shares = any(text.get(key) for key in _SHARING)
     for stack, found in _stacks(modules).items():
-        text = stack in _TEXT
-        if text or stack.endswith(("layers", "blocks")):
-            yield from _numbers(contents, stack, found, architecture if text else None)
-        yield from _unlike(stack, found)
+        of_text = stack in _TEXT
+        if of_text or stack.endswith(("layers", "blocks")):
+            yield from _numbers(contents, stack, found, architecture if of_text else None)
+        yield from _unlike(stack, found, shares)
         for number, layer in found.items():
             told = (
                 architecture.layers[number].experts
-                if text and number < len(architecture.layers)
+                if of_text and number < len(architecture.layers)
                 else 0
             )
             for kind, experts in layer.experts.items():
@@ -133,11 +137,12 @@ def _numbers(
             )  # fmt: skip
 
 
-def _unlike(stack: str, found: Mapping[int, _Layer]) -> Iterator[Fault]:
+def _unlike(stack: str, found: Mapping[int, _Layer], shares: bool) -> Iterator[Fault]:
     """Layers that lack a module which those alike have.
 
     Several that lack the same may be meant so (keys that are shared, attention that was pruned):
-    that is told as a warning, unless the rest of the block is there and needs it.
+    that is told as a warning, unless the rest of the block is there and needs it. shares: whether
+    the config says that layers do without keys or values of their own.
     """
     kinds = {number: frozenset(layer.kinds) for number, layer in found.items()}
     counts = Counter(kinds.values())
@@ -151,6 +156,8 @@ def _unlike(stack: str, found: Mapping[int, _Layer]) -> Iterator[Fault]:
         model = next(n for n, of_it in kinds.items() if of_it == other)
         for kind in sorted(other - mine):
             info = _any([found[model].kinds[kind]])
+            if shares and kind.rpartition(".")[2] in _SHARED:
+                continue
             text = f"layer {number} has no {kind}, which {count} layers like it have"
             yield Fault(
                 "tensor-set", text, _any(found[number].kinds.values()).file,
