@@ -79,7 +79,7 @@ def open_checkpoint(path: Path) -> Checkpoint:
     is missing, damaged or contradictory.
     """
     checkpoint = inspect(path)
-    faults = [fault for fault in checkpoint.faults if fault.level == "fail"]
+    faults = [fault for fault in checkpoint.faults if fault.level in ("fail", "unknown")]
     if faults:
         more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
         raise CheckpointError(

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-Level = Literal["fail", "warn", "info"]
+Level = Literal["fail", "unknown", "warn", "info"]
 
 
 @dataclass(frozen=True)
@@ -16,7 +16,8 @@ class Fault:
     message: one sentence with the numbers, which names neither the file nor what to do.
     file: where it is; tensor: the tensor or module meant, empty where it is the file as a whole.
     expected, found: the two sides, short ("[4096, 256]", "F8_E4M3"); empty where none fits.
-    level: fail where the model cannot be served rightly, warn where it may suffer, else info.
+    level: fail where the model cannot be served rightly, unknown where that cannot be told because
+        who looks may not, warn where it may suffer, else info.
     """
 
     check: str

@@ -9,7 +9,7 @@ from pathlib import Path
 from stat import S_ISREG
 from typing import Any, BinaryIO
 
-from volta_runtime.checkpoint.faults import Fault
+from volta_runtime.checkpoint.faults import Fault, Level
 
 LFS_MAGIC = b"version https://git-lfs.github.com/spec/v1"
 LFS_BYTES = 1024  # a pointer is shorter (git-lfs docs/spec.md)
@@ -58,6 +58,12 @@ def opened(file: Path) -> Iterator[tuple[BinaryIO, int]]:
         yield stream, status.st_size
 
 
+def unread(check: str, file: Path, error: OSError) -> Fault:
+    """The fault of a file that cannot be read: whose reader lacks the rights may be sound."""
+    level: Level = "unknown" if isinstance(error, PermissionError) else "fail"
+    return Fault(check, f"cannot be read: {error.strerror or error}", file, level=level)
+
+
 def looks_like(start: bytes) -> str:
     """What a file that is not what its name says seems to be, by its first bytes; or empty."""
     return next((words for magic, words in _OTHERS if start.startswith(magic)), "")
@@ -91,7 +97,7 @@ def read_json(file: Path, check: str) -> tuple[dict[str, Any] | None, Fault | No
                 return None, fault("too large for what it should hold", limit, f"{size:,} bytes")
             raw = stream.read(CONFIG_BYTES)
     except OSError as error:
-        return None, fault(f"cannot be read: {error.strerror}")
+        return None, unread(check, file, error)
     if pointer := lfs_fault(file, raw[:LFS_BYTES], size):
         return None, pointer
     if words := too_many(raw):

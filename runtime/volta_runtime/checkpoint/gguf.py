@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from volta_runtime.checkpoint.bytestream import ByteStream
 from volta_runtime.checkpoint.faults import Fault, few
-from volta_runtime.checkpoint.files import lfs_fault, looks_like, opened
+from volta_runtime.checkpoint.files import lfs_fault, looks_like, opened, unread
 from volta_runtime.checkpoint.tensors import TensorInfo
 
 # By ggml's number: its name, weights in a block, bytes of a block (ggml.c, type_traits).
@@ -140,7 +140,7 @@ def read_gguf(file: Path) -> Gguf:
             faults = _read_head(file, stream, metadata, entries)
             position = stream.position
     except OSError as error:
-        return Gguf((file,), faults=(_fault(file, f"cannot be read: {error.strerror}"),))
+        return Gguf((file,), faults=(unread(_CHECK, file, error),))
     if faults:
         return Gguf((file,), metadata, faults=tuple(faults))
     alignment = metadata.get("general.alignment", _ALIGNMENT)

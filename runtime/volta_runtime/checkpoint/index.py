@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from volta_runtime.checkpoint.faults import Fault, few
-from volta_runtime.checkpoint.files import lfs_fault, opened, too_many
+from volta_runtime.checkpoint.files import lfs_fault, opened, too_many, unread
 from volta_runtime.checkpoint.safetensors import MAX_HEADER_BYTES, read_header
 from volta_runtime.checkpoint.tensors import TensorInfo
 
@@ -95,7 +95,7 @@ def _read_index(file: Path, faults: list[Fault]) -> _Index | None:
         with opened(file) as (stream, size):
             raw = stream.read(MAX_HEADER_BYTES)
     except OSError as error:
-        faults.append(_fault(f"cannot be read: {error.strerror}", file))
+        faults.append(unread("st-index", file, error))
         return None
     if pointer := lfs_fault(file, raw[:1024], size):
         faults.append(pointer)

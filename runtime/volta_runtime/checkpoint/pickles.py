@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from volta_runtime.checkpoint.faults import Fault, few
-from volta_runtime.checkpoint.files import lfs_fault, opened
+from volta_runtime.checkpoint.files import lfs_fault, opened, unread
 
 SUFFIXES = (".bin", ".pt", ".pth", ".ckpt")
 _CHECK = "pickle-weights"
@@ -65,7 +65,7 @@ def _judged(file: Path) -> Fault:
                 if not _TENSORS.fullmatch(name):
                     found.add(name)
     except OSError as error:
-        return Fault(_CHECK, f"cannot be read: {error.strerror or error}", file)
+        return unread(_CHECK, file, error)
     except (ValueError, RecursionError) as error:
         problem = f"its opcodes cannot be read to their end ({error})"
     if found:

@@ -19,7 +19,7 @@ from typing import Annotated, Any, NamedTuple
 import msgspec
 
 from volta_runtime.checkpoint.faults import Fault
-from volta_runtime.checkpoint.files import lfs_fault, looks_like, opened
+from volta_runtime.checkpoint.files import lfs_fault, looks_like, opened, unread
 from volta_runtime.checkpoint.tensors import TensorInfo
 
 # Bits per element, by the format's own names.
@@ -149,7 +149,7 @@ def _read(file: Path) -> tuple[bytes, int, Fault | None]:
             stream.seek(8)
             raw = stream.read(length)
     except OSError as error:
-        return b"", 0, _fault(file, f"cannot be read: {error.strerror}")
+        return b"", 0, unread(_CHECK, file, error)
     if raw[:1] != b"{":
         words = "not a safetensors file: no JSON object follows its first 8 bytes"
         return raw, size, _fault(file, words, "{", repr(raw[:1])[1:])

@@ -182,11 +182,8 @@ def test_the_verdict_is_told_however_narrow_the_terminal(llama, monkeypatch, mod
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root becomes another user")
 def test_what_may_not_be_looked_at_cannot_be_told(tmp_path):
     (tmp_path / "closed" / "model").mkdir(parents=True)
-    for path in (*reversed(tmp_path.parents), tmp_path):
-        if not path.stat().st_mode & 1:
-            path.chmod(path.stat().st_mode | 1)
+    user = _ordinary_user(tmp_path)
     (tmp_path / "closed").chmod(0)
-    user = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
     path = tmp_path / "closed" / "model"
     doctor, planner = ["-m", "volta_doctor", "model", path], ["-c", MAIN, "plan", path, *GPU]
     for words in (doctor, planner):
@@ -194,6 +191,28 @@ def test_what_may_not_be_looked_at_cannot_be_told(tmp_path):
         done = subprocess.run(command, capture_output=True, text=True, cwd="/", check=False)
         assert (done.returncode, done.stdout) == (3, "")
         assert done.stderr == f"Error: {path}: permission denied\n"
+
+
+@pytest.mark.skipif(shutil.which("setpriv") is None, reason="setpriv makes an ordinary user")
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root becomes another user")
+def test_a_file_that_may_not_be_read_is_not_called_damaged(llama, tmp_path):
+    path = llama()
+    user = _ordinary_user(tmp_path)
+    (path / "model.safetensors").chmod(0o600)
+    command = [*user, sys.executable, "-m", "volta_doctor", "model", path, "--format", "json"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd="/", check=False)
+    assert done.returncode == 3
+    told = {f["id"]: (f["status"], f["message"]) for f in json.loads(done.stdout)["findings"]}
+    assert told["st-header"] == ("unknown", "Cannot be read: Permission denied.")
+    assert "fail" not in {status for status, _ in told.values()}
+
+
+def _ordinary_user(directory):
+    """The words that run a command as nobody, who may now go into the directory."""
+    for path in (*reversed(directory.parents), directory):
+        if not path.stat().st_mode & 1:
+            path.chmod(path.stat().st_mode | 1)
+    return ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
 
 
 def test_thousands_of_tensors_with_one_fault_are_one_finding(llama, judged):

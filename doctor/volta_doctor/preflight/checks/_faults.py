@@ -34,15 +34,21 @@ def seen(subject: Subject) -> str:
 
 
 def _finding(subject: Subject, row: Row, fault: Fault) -> Finding:
+    if fault.level == "unknown":
+        return row.unknown(_sentence(fault.message), subject=_about(subject, fault))
     make = {"fail": row.fail, "warn": row.warn, "info": row.info}[fault.level]
-    file = "" if fault.file == subject.checkpoint.path else fault.file.name
     sides = [
         f"{side}: {text}"
         for side, text in (("expected", fault.expected), ("found", fault.found))
         if text
     ]
     evidence = [Evidence(str(fault.file), ", ".join(sides))] if sides else []
-    return make(_sentence(fault.message), *evidence, subject=fault.tensor or file or HOST)
+    return make(_sentence(fault.message), *evidence, subject=_about(subject, fault))
+
+
+def _about(subject: Subject, fault: Fault) -> str:
+    file = "" if fault.file == subject.checkpoint.path else fault.file.name
+    return fault.tensor or file or HOST
 
 
 def _sentence(text: str) -> str:
