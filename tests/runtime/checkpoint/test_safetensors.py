@@ -116,6 +116,13 @@ def test_a_sound_file_has_no_faults(header):
     assert found.tensors.keys() == {"a", "b c"}
 
 
+@pytest.mark.parametrize("length", [0x0280, 0x8B1F])
+def test_a_length_that_begins_as_another_kind_of_file(tmp_path, length):
+    file = tmp_path / "model.safetensors"
+    file.write_bytes(raw(json.dumps(GOOD).encode().ljust(length)))
+    assert read_header(file).faults == ()
+
+
 @pytest.mark.parametrize(("content", "message", "tensor"), FAULTS.values(), ids=FAULTS)
 def test_a_fault_is_named(header, content, message, tensor):
     (fault,) = header(content).faults
