@@ -8,6 +8,7 @@ import click
 import msgspec
 
 from volta_doctor.cli import open_standard_streams
+from volta_doctor.files import write
 from volta_provision.bundle import write_bundle
 from volta_provision.errors import StackError
 from volta_provision.lockfile import make_lock
@@ -65,9 +66,10 @@ def lock(
     _, source_digest = pack_source(source or find_source())
     data = make_lock(stack, choose_profile(stack, profile, detected), source_digest).encode()
     if output:
-        partial = output.with_name(f".{output.name}.partial")
-        partial.write_bytes(data)
-        partial.replace(output)
+        try:
+            write(output, data)
+        except OSError as error:
+            raise StackError(f"{output}: {error.strerror}") from error
     else:
         sys.stdout.buffer.write(data)
 

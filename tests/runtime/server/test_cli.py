@@ -43,7 +43,7 @@ def test_a_model_that_does_not_fit_is_refused(volta_serve, make_tiny):
     done = volta_serve("serve", "--model", directory, "--port", 0)
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1].startswith("volta-serve: error: ")
-    assert "model.norm.weight is missing" in done.stderr
+    assert "model.norm.weight: is missing" in done.stderr
     assert "Traceback" not in done.stderr
 
 
