@@ -41,7 +41,7 @@ def test_every_row_can_be_reached(engine):
     # A row behind one that fits all that it fits says nothing to anybody.
     for number, row in enumerate(engine.formats):
         for earlier in engine.formats[:number]:
-            fields = ("groups", "rows", "symmetric", "act_order", "experts", "versions")
+            fields = ("methods", "groups", "rows", "symmetric", "act_order", "experts", "versions")
             if any(getattr(earlier, field) not in ([], None, "") for field in fields):
                 continue
             hidden = [g for g in row.formats if any(fnmatchcase(g, e) for e in earlier.formats)]

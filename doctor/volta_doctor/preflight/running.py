@@ -32,6 +32,7 @@ class _Kind(NamedTuple):
     """Modules that an engine's rows judge alike."""
 
     format: str
+    method: str
     group: tuple[int, int] | None
     symmetric: bool | None
     act_order: bool | None
@@ -107,6 +108,7 @@ def _kinds(checkpoint: Checkpoint) -> dict[_Kind, list[Module]]:
         promised = module.scheme
         kind = _Kind(
             module.format.name,
+            checkpoint.quantization.method if promised else "",
             module.group or (promised.group if promised else None),
             promised.symmetric if promised else None,
             promised.act_order if promised else None,
@@ -129,6 +131,7 @@ def _promised(checkpoint: Checkpoint) -> Iterator[Module]:
 def _support(engine: Engine, kind: _Kind) -> Support | None:
     return engine.supports(
         kind.format,
+        method=kind.method,
         group=kind.group,
         symmetric=kind.symmetric,
         act_order=kind.act_order,

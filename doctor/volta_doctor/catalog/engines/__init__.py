@@ -18,13 +18,15 @@ class Support(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """What an engine does with a weight format on sm_70; the first row that fits counts.
 
     `formats` are names of volta_runtime.checkpoint.formats rows, or globs of them. The other fields
-    narrow it down, None or empty for any: `groups` and `rows` are the weights along K and along N
-    that share a scale, 0 for all of them. `versions` is a PEP 440 specifier of the releases that it
-    holds for. `env` is what it must be asked with. `says` is the sentence that the engine ends with
-    where it does not run ({group} stands for the group), `note` what to know besides.
+    narrow it down, None or empty for any: `methods` are quant_methods of the config, `groups` and
+    `rows` the weights along K and along N that share a scale, 0 for all of them. `versions` is a
+    PEP 440 specifier of the releases that it holds for. `env` is what it must be asked with. `says`
+    is the sentence that the engine ends with where it does not run ({group} stands for the group),
+    `note` what to know besides.
     """
 
     formats: list[str]
+    methods: list[str] = []
     runs: bool
     groups: list[int] = []
     rows: list[int] = []
@@ -202,6 +204,7 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         self,
         name: str,
         *,
+        method: str = "",
         group: tuple[int, int] | None = None,
         symmetric: bool | None = None,
         act_order: bool | None = None,
@@ -210,9 +213,9 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     ) -> Support | None:
         """Return the row for a weight format; None where no row says anything of it.
 
-        `group` is that of the weights that share a scale (rows, columns). A row that asks for what
-        is not told (None) fits. Without a version the
-        newest one counts that the rows were held against.
+        `method` is the config's quant_method, which a row of certain methods asks for. `group` is
+        that of the weights that share a scale (rows, columns). A row that asks for what else is not
+        told (None) fits. Without a version the newest one counts that the rows were held against.
         """
         from packaging.specifiers import SpecifierSet
 
@@ -224,6 +227,7 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             )
             if (
                 any(fnmatchcase(name, glob) for glob in row.formats)
+                and (not row.methods or method in row.methods)
                 and (not group or not row.groups or group[1] in row.groups)
                 and (not group or not row.rows or group[0] in row.rows)
                 and all(want is None or have is None or want == have for want, have in asked)

@@ -2,7 +2,7 @@
 
 N are output features and K input features; G weights along K share a scale; R and C are rows and
 columns of a block, b bits of a code. A dimension is a product, over a product: K*b/32. It is whole,
-unless ceiling brackets round it up: ⌈N/R⌉.
+unless ceiling brackets round it up: ⌈N/R⌉; what is rounded so may be a factor: ⌈K/8⌉*8/G.
 """
 
 import math
@@ -17,7 +17,10 @@ Sizes = Mapping[str, int]
 
 @dataclass(frozen=True)
 class Term:
-    """One dimension: what stands above and below the line, numbers folded and names apart."""
+    """One dimension: what stands above and below the line, numbers folded and names apart.
+
+    factor: one more above the line, which is rounded up by itself.
+    """
 
     text: str
     rounds_up: bool
@@ -25,10 +28,17 @@ class Term:
     below: int
     names_above: tuple[str, ...]
     names_below: tuple[str, ...]
+    factor: "Term | None" = None
+
+    @property
+    def names(self) -> frozenset[str]:
+        """All names that stand in it."""
+        inner = self.factor.names if self.factor else ()
+        return frozenset((*self.names_above, *self.names_below, *inner))
 
     def value(self, sizes: Sizes) -> int | None:
         """Its size; None where a name is unknown or the division leaves a rest."""
-        if any(name not in sizes for name in (*self.names_above, *self.names_below)):
+        if not self.names <= sizes.keys():
             return None
         above, below = self._known(sizes)
         if self.rounds_up:
@@ -40,8 +50,8 @@ class Term:
 
         Empty where nothing or several are unknown, or no whole number fits.
         """
-        unknown = [name for name in (*self.names_above, *self.names_below) if name not in sizes]
-        if len(unknown) != 1 or size < 1:
+        unknown = [name for name in self.names if name not in sizes]
+        if len(unknown) != 1 or size < 1 or (self.factor and unknown[0] in self.factor.names):
             return {}
         above, below = self._known(sizes)
         if unknown[0] in self.names_above:
@@ -52,6 +62,7 @@ class Term:
 
     def _known(self, sizes: Sizes) -> tuple[int, int]:
         above = self.above * math.prod(sizes.get(name, 1) for name in self.names_above)
+        above *= (self.factor.value(sizes) or 1) if self.factor else 1
         return above, self.below * math.prod(sizes.get(name, 1) for name in self.names_below)
 
 
@@ -64,9 +75,7 @@ class Template:
     @property
     def names(self) -> frozenset[str]:
         """All names that stand in it."""
-        return frozenset(
-            name for term in self.terms for name in (*term.names_above, *term.names_below)
-        )
+        return frozenset(name for term in self.terms for name in term.names)
 
     def shape(self, sizes: Sizes) -> tuple[int | None, ...]:
         """The sizes by dimension; None for one that cannot be."""
@@ -81,8 +90,7 @@ class Template:
             found |= term.solve(size, {**sizes, **found})
         known = {**sizes, **found}
         for term, size in zip(self.terms, shape, strict=True):
-            unknown = {*term.names_above, *term.names_below} - known.keys()
-            if not unknown and term.value(known) != size:
+            if term.names <= known.keys() and term.value(known) != size:
                 return None
         return found
 
@@ -100,9 +108,12 @@ def template(text: str) -> Template:
 
 
 def _term(text: str) -> Term:
-    above, _, below = text.strip("⌈⌉").partition("/")
+    rounded, _, rest = text.rpartition("⌉*")
+    factor = _term(f"{rounded}⌉") if rounded else None
+    above, _, below = rest.strip("⌈⌉").partition("/")
     (above_number, above_names), (below_number, below_names) = _product(above), _product(below)
-    return Term(text, text.startswith("⌈"), above_number, below_number, above_names, below_names)
+    up = rest.startswith("⌈")
+    return Term(text, up, above_number, below_number, above_names, below_names, factor)
 
 
 def _product(text: str) -> tuple[int, tuple[str, ...]]:

@@ -11,6 +11,7 @@ from pathlib import Path
 from volta_runtime.checkpoint.contents import Contents
 from volta_runtime.checkpoint.faults import Fault
 from volta_runtime.checkpoint.quantization import (
+    autoround,
     awq,
     bitsandbytes,
     compressed_tensors,
@@ -37,8 +38,10 @@ DIALECTS: dict[str, Callable[[Fields], Reading]] = {
     "mxfp4": mxfp4.read,
     "awq": awq.read,
     "gptq": gptq.read,
+    "auto-round": autoround.read,
     "bitsandbytes": bitsandbytes.read,
 }
+_SPELLED = {"auto_round": "auto-round", "intel/auto-round": "auto-round", "inc": "auto-round"}
 _KERNELS = ("_marlin", "_fp4", "_mixed", "_bitblas")
 _FAULTS = 5  # patterns that are named of one config
 # Files that hold nothing but a quantisation config: the method, and the object that it is in.
@@ -152,7 +155,7 @@ def dialect_of(method: str) -> str:
     name = method.lower().replace("compressed_tensors", "compressed-tensors")
     for kernel in _KERNELS:
         name = name.removesuffix(kernel)
-    return name
+    return _SPELLED.get(name, name)
 
 
 def _method(fields: Fields) -> str:

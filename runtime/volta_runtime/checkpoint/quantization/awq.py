@@ -7,7 +7,8 @@ from volta_runtime.checkpoint.quantization.fields import Fields
 from volta_runtime.checkpoint.quantization.reading import Reading, blanket
 from volta_runtime.checkpoint.scheme import Scheme
 
-_PACKED_ALIKE = ("gemm", "marlin", "exllama", "ipex", "")  # versions that choose a kernel only
+# The formats by version, of which some choose a kernel only.
+_FORMATS = {**dict.fromkeys(("gemm", "marlin", "exllama", "ipex", ""), "awq"), "gemv": "awq-gemv"}
 
 
 def read(fields: Fields) -> Reading:
@@ -15,15 +16,15 @@ def read(fields: Fields) -> Reading:
     bits = fields.number("bits", "w_bit")
     size = fields.number("group_size", "q_group_size")
     version = fields.text("version").lower()
-    known = bits in (4, None) and version in _PACKED_ALIKE
+    known = bits in (4, None) and version in _FORMATS
     if not known:
         fields.unknown(
             "version",
             f"{version or 'gemm'}{f' with {bits} bits' if bits else ''}",
-            ["gemm with 4 bits"],
+            ["gemm with 4 bits", "gemv with 4 bits"],
         )
     scheme = Scheme(
-        format="awq" if known else f"awq-{version or 'gemm'}-{bits}",
+        format=_FORMATS[version] if known else f"awq-{version or 'gemm'}-{bits}",
         file=fields.file,
         where=fields.where,
         bits=bits,

@@ -57,7 +57,7 @@ def read(fields: Fields) -> Reading:
 
 def _entry(text: str) -> Entry:
     if text.startswith("re:"):
-        return Entry("pattern", text[3:])
+        return Entry("pattern", text[3:], text)
     return Entry("class" if text in _CLASSES else "exact", text)
 
 

@@ -33,7 +33,8 @@ def read(fields: Fields) -> Reading:
     groups: list[tuple[list[Entry], Scheme | None]] = []
     if dynamic := _dynamic(fields):
         for pattern in dynamic.data:
-            entry = Entry("pattern", pattern[2:] if pattern[:2] in ("-:", "+:") else pattern)
+            source = pattern[2:] if pattern[:2] in ("-:", "+:") else pattern
+            entry = Entry("pattern", source, pattern)
             override = None if pattern.startswith("-:") else dynamic.inside(pattern)
             chosen = _scheme(override, replace(scheme, where=override.where)) if override else None
             if groups and groups[-1][1] == chosen:

@@ -2,7 +2,7 @@
 
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from volta_runtime.checkpoint.fused import FUSED
 from volta_runtime.checkpoint.quantization.names import WRAPPERS, Spellings, plain
@@ -14,6 +14,7 @@ _CHUNK = 500  # patterns that are compiled into one
 # Whether a pattern fits a name; TimeoutError where that takes longer than so many seconds.
 Matcher = Callable[[str, float], bool]
 
+_PLACE = re.compile(r" at position \d+.*")  # in the expression as it was compiled
 _DOT = r"(?:\\\.|\[\.\]|\.)"
 _WRAPPED = re.compile(
     r"\^?(?:" + "|".join(re.escape(wrapper).replace(r"\.", _DOT) for wrapper in WRAPPERS) + ")"
@@ -26,15 +27,20 @@ class Patterns:
     RE2 takes time that grows with the name alone. What it does not know (looking around, back
     references) goes to the regex module, which stops when its time is over.
 
-    faults: the patterns that cannot be used, each with the reason.
+    written: by expression how it stands in the config. faults: the patterns that cannot be used, as
+    they stand there, each with the reason.
     """
 
-    def __init__(self, sources: Sequence[str]) -> None:
+    def __init__(self, written: Mapping[str, str]) -> None:
+        sources = list(written)
+        self._written = dict(written)
         self.faults: list[tuple[str, str]] = []
         self._left = SECONDS
         if len(sources) > MOST:
-            self.faults.append((sources[MOST], f"one of {len(sources)} patterns, over {MOST}"))
-            sources = ()
+            self.faults.append(
+                (written[sources[MOST]], f"one of {len(sources)} patterns, over {MOST}")
+            )
+            sources = []
         self._inner = any("language_model" in _WRAPPED.sub("", source) for source in sources)
         self._matchers = self._chunks(sources)
         # The name of a joined layer is tried on patterns that have it in full: "*mlp.gate*", which
@@ -63,7 +69,9 @@ class Patterns:
 
     def _chunks(self, sources: Sequence[str]) -> list[Matcher]:
         # A pattern that names a wrapper holds for the name without one too.
-        both = [*sources, *(source for s in sources if (source := _WRAPPED.sub("", s)) != s)]
+        bare = {source: s for s in sources if (source := _WRAPPED.sub("", s)) != s}
+        self._written |= {source: self._written[s] for source, s in bare.items()}
+        both = [*sources, *bare]
         return [
             matcher
             for start in range(0, len(both), _CHUNK)
@@ -85,7 +93,9 @@ class Patterns:
                 return [match for part in parts for match in self._compiled(part, compiled)]
             if compiled is _linear:
                 return self._compiled(sources, _timed)
-            self.faults.append((sources[0], str(error)))
+            fault = (self._written[sources[0]], str(error))
+            if fault[0] not in [written for written, _ in self.faults]:
+                self.faults.append(fault)
             return []
 
 
@@ -115,4 +125,5 @@ def _timed(source: str) -> Matcher:
 
 def _said(error: Exception) -> str:
     text = error.args[0] if error.args else ""
-    return text.decode(errors="replace") if isinstance(text, bytes) else str(error)
+    words = text.decode(errors="replace") if isinstance(text, bytes) else str(error)
+    return _PLACE.sub("", words)

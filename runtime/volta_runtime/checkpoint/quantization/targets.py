@@ -18,24 +18,26 @@ class Entry:
 
     kind: exact, that module alone; tree, it and all below it; part, all whose name has these parts
         anywhere; pattern, a regular expression from the name's start; class, all of that class.
+    written: how a pattern stands in the config, where that is not its text.
     """
 
     kind: Literal["exact", "tree", "part", "pattern", "class"]
     text: str
+    written: str = ""
 
 
 def glob(text: str) -> Entry:
     """An entry of ModelOpt's lists: a module with what is below it, or a pattern of the shell."""
     if not re.search(r"[*?\[]", text):
         return Entry("tree", text)
-    return Entry("pattern", f"{translated(text)}(?:\\..*)?$")
+    return Entry("pattern", f"{translated(text)}(?:\\..*)?$", text)
 
 
 def part(text: str) -> Entry:
     """An entry of modules_to_not_convert: parts of a name, which some tools write with stars."""
     if not re.search(r"[*?\[]", text):
         return Entry("part", text)
-    return Entry("pattern", f"(?:.*\\.)?{translated(text)}(?:\\..*)?$")
+    return Entry("pattern", f"(?:.*\\.)?{translated(text)}(?:\\..*)?$", text)
 
 
 def translated(text: str) -> str:
@@ -65,10 +67,10 @@ class Names:
         self._classes: dict[str, int] = {}
         self.patterns: list[tuple[int, Patterns]] = []
         for number, entries in enumerate(lists):
-            patterns = []
+            patterns: dict[str, str] = {}
             for entry in entries:
                 if entry.kind == "pattern":
-                    patterns.append(entry.text)
+                    patterns.setdefault(entry.text, entry.written or entry.text)
                 elif entry.kind == "class":
                     self._classes.setdefault(entry.text, number)
                 else:
