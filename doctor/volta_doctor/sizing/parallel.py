@@ -56,10 +56,10 @@ def parts_of(checkpoint: Checkpoint) -> list[Part]:
     found: dict[tuple[object, ...], Part] = {}
     for name, module in checkpoint.modules.items():
         role = role_of(name, a)
-        if role.mtp or role.tower:
+        packed = module.format is not None and module.format.bits < _HALF_BITS
+        if role.mtp or role.tower or (packed and len(module.shape) < 2):  # of no shape that is told
             continue
         rows, group = module.group or (0, 0)
-        packed = module.format is not None and module.format.bits < _HALF_BITS
         key = (role._replace(layer=None), module.shape, group, rows, packed)
         part = Part(name, role, module.shape, group, rows, packed, 1)
         if seen := found.get(key):

@@ -15,7 +15,8 @@ class Module:
     name: without the parameter ("model.layers.0.mlp.down_proj"); of experts that are stored as one
         tensor, the tensor's own name without its ending ("…mlp.experts.gate_up_proj").
     format: the row its tensors are in; None where no row fits, which is then a fault.
-    shape: the weight's logical shape, [N, K] or [experts, N, K]; [N] for a norm or a bias.
+    shape: the weight's logical shape, [N, K] or [experts, N, K]; [N] for a norm or a bias, and the
+        number of weights where bitsandbytes does not tell their shape.
     group: weights that share a scale (rows, columns), as the tensors' shapes show; None without.
     tensors: by parameter, the rest of the name ("weight_packed").
     scheme: what the config promised; None where it leaves the module unquantised.

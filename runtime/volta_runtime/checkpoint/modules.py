@@ -9,6 +9,7 @@ from volta_runtime.checkpoint.contents import Contents
 from volta_runtime.checkpoint.faults import Fault
 from volta_runtime.checkpoint.formats import by_module, read, recognise, unrecognised
 from volta_runtime.checkpoint.module import Module
+from volta_runtime.checkpoint.quant_state import logical
 from volta_runtime.checkpoint.quantization import Quantization
 from volta_runtime.checkpoint.quantization.classes import class_of
 from volta_runtime.checkpoint.quantization.names import like
@@ -36,7 +37,8 @@ def module_map(
             continue
         reading = read(row, tensors, scheme)
         faults += reading.faults
-        modules[name] = Module(name, row, reading.shape or (), reading.group, tensors, scheme)
+        shape = logical(row, tensors, reading.shape or ())
+        modules[name] = Module(name, row, shape, reading.group, tensors, scheme)
     modules = _without_blanket(modules)
     faults += disagreements(contents, quantization, modules)
     return modules, (*faults, *quantization.pattern_faults())

@@ -65,16 +65,11 @@ def sizes(contents: Contents, modules: Mapping[str, Module]) -> Iterator[Fault]:
         short = plain(name)
         kind = like(short)
         names = _SIZES.get(kind)
-        if names is None or len(module.shape) != len(names) or not _logical(module):
+        if names is None or len(module.shape) != len(names) or module.format is None:
             continue
         yield from _against(module, names, told)
         if ".experts.*." in kind:
             yield from _alike(module, experts.setdefault(_of_layer(short), module))
-
-
-def _logical(module: Module) -> bool:
-    """Whether its shape is the weight's own: bitsandbytes keeps it in a tensor."""
-    return module.format is not None and not module.format.name.startswith("bnb")
 
 
 def _told(text: Mapping[str, Any], found: Architecture) -> dict[str, Collection[int]]:
