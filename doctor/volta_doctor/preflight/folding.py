@@ -87,9 +87,15 @@ def _products(subject: Subject) -> Iterator[Product]:
 
 
 def _factor(scale: Scale) -> tuple[float, float] | None:
-    """The least and the greatest factor of a global scale; None where it is none."""
+    """The least and the greatest factor of a global scale; None where it is none, or not told."""
     values = scale.values
-    if values is None or values.nans or values.low is None or values.high is None:
+    if (
+        not scale.parameter.direction
+        or values is None
+        or values.nans
+        or values.low is None
+        or values.high is None
+    ):
         return None
     if values.low <= 0:
         return None

@@ -81,17 +81,22 @@ def dequantize_modelopt(w: Stored) -> F32:
 def dequantize_plain(w: Stored) -> F32:
     """The house form: weight and a plain scale for each group along K [, times weight_scale_2]."""
     values = E2M1[nibbles(w["weight"])]
-    scale = floats(w["weight_scale"])
-    if "weight_scale_2" in w:
-        scale = scale * _each(w["weight_scale_2"])
-    return values * spread(scale, values.shape[-1])
+    return values * spread(_house_scale(w), values.shape[-1])
 
 
 def dequantize_block(w: Stored) -> F32:
     """The house form with a plain scale for each block."""
     values = E2M1[nibbles(w["weight"])]
     *_, n, k = values.shape
-    return values * blocks(floats(w["weight_scale"]), n, k, w.block)
+    return values * blocks(_house_scale(w), n, k, w.block)
+
+
+def _house_scale(w: Stored) -> F32:
+    """Raises ValueError for a global scale whose direction nothing tells."""
+    if "weight_global_scale" in w:
+        raise ValueError("no rule says whether weight_global_scale divides or multiplies here")
+    scale = floats(w["weight_scale"])
+    return scale * _each(w["weight_scale_2"]) if "weight_scale_2" in w else scale
 
 
 def _each(scale: Array) -> F32:

@@ -52,7 +52,8 @@ def test_a_row_is_whole(row):
         assert parameter.dtypes
         assert all(template(text).text({}) == text for text in parameter.shapes)
         if parameter.role in ("scale", "global", "columns"):
-            assert parameter.direction in ("multiply", "divide")
+            untold = parameter.optional and parameter.check == "nvfp4-global"  # the house form's
+            assert parameter.direction in ("multiply", "divide") or untold
 
 
 def test_a_refused_row_says_why():

@@ -65,7 +65,6 @@ def _global(subject: Subject, row: Row, scale: Scale) -> Iterator[Finding]:
         reason = subject.scales.unread.get(name, "its type is not that of a scale")
         yield row.unknown(f"The global scale could not be read: {reason}.", subject=name)
         return
-    divides = scale.parameter.direction == "divide"
     told = f"{values.low:g}" if values.low is not None else "nothing finite"
     for count, what in (
         (values.nans, "not finite"),
@@ -77,6 +76,9 @@ def _global(subject: Subject, row: Row, scale: Scale) -> Iterator[Finding]:
             shown = "NaN or infinity" if values.nans else told
             yield row.fail(text, scale.evidence("above zero and finite", shown), subject=name)
             return
+    if not scale.parameter.direction:  # of which scale-direction tells
+        return
+    divides = scale.parameter.direction == "divide"
     low, high = values.low or 0.0, values.high or 0.0
     if low <= 1 if divides else high >= 1:
         usual, does = ("above 1", "divides") if divides else ("below 1", "multiplies")

@@ -66,6 +66,8 @@ _CODES = {name for row in FORMATS for name in (row.codes.name, *row.codes.also)}
 _NAMES = {name for row in FORMATS for part in row.parameters for name in (part.name, *part.also)}
 # Words of other things too: parameters only where the module has codes beside them.
 _COMMON = {"bias", "scale", "scales", "blocks"}
+# A house form without one can be nothing else; with one only the config can mean it.
+_GLOBALS = {part.name for row in FORMATS if row.house for part in row.parameters if part.optional}
 _LONGEST_FIRST = sorted(_NAMES | _COMMON, key=len, reverse=True)
 
 
@@ -117,10 +119,12 @@ def _recognise(
     seen: Signature, promised: tuple[str, ...], group: tuple[int, int] | None, container: str
 ) -> WeightFormat | None:
     held = {name: dtype for name, dtype, _ in seen}
+    house = any(name in BY_NAME and BY_NAME[name].house for name in promised)
     distances = {
         row: match(row, seen, group).distance
         for row in FORMATS
         if row.container == container
+        and (house or not row.house or held.keys().isdisjoint(_GLOBALS))
         and any(held.get(name) in row.codes.dtypes for name in (row.codes.name, *row.codes.also))
     }
 

@@ -26,6 +26,14 @@ def _modelopt_global(optional: bool = False) -> Parameter:
 
 
 _INPUT_SCALE = Parameter("input_scale", "activation", ("F32",), _SCALAR, "multiply", optional=True)
+# The house form's own: no rule says in which direction it is meant (the doctor: scale-direction).
+_UNTOLD = Parameter(
+    "weight_global_scale", "global", ("F32",), _SCALAR, optional=True, check="nvfp4-global"
+)
+_HOUSE_GLOBAL = (
+    "Of a weight_global_scale no rule says whether it divides or multiplies: such a weight is not"
+    " decoded."
+)
 
 ROWS = (
     WeightFormat(
@@ -98,19 +106,29 @@ ROWS = (
             _codes("weight_packed"),
             _scale(FLOATS),
             _modelopt_global(optional=True),
+            _UNTOLD,
         ),
         sizes={"G": 32},
         bits=5,
         formula="W = e2m1(weight) · weight_scale [· weight_scale_2]",
         source="a house form: no public writer is known; by its names a scale multiplies",
+        note=_HOUSE_GLOBAL,
+        house=True,
     ),
     WeightFormat(
         name="nvfp4-block",
         title="NVFP4 codes with one plain scale for a block (weight_block_size [128, 32])",
-        parameters=(_codes("weight_packed"), _scale(FLOATS, "[⌈N/R⌉, ⌈K/C⌉]")),
+        parameters=(
+            _codes("weight_packed"),
+            _scale(FLOATS, "[⌈N/R⌉, ⌈K/C⌉]"),
+            _modelopt_global(optional=True),
+            _UNTOLD,
+        ),
         sizes={"R": 128, "C": 32},
         bits=4.01,
-        formula="W = e2m1(weight) · weight_scale[⌊n/R⌋, ⌊k/C⌋]",
+        formula="W = e2m1(weight) · weight_scale[⌊n/R⌋, ⌊k/C⌋] [· weight_scale_2]",
         source="a house form: no public writer is known; by its names a scale multiplies",
+        note=_HOUSE_GLOBAL,
+        house=True,
     ),
 )

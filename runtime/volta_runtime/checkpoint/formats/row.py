@@ -60,6 +60,7 @@ class WeightFormat:
     weights that share a scale where no tensor tells (blocks of GGUF). block: the fields of such a
     block in their order, packed ("d f16, qs u8[16]"). bits: of a weight with its scales, as it lies
     in GPU memory, in the usual group. formula, source, note: for docs/formats.md.
+    house: whether it is no public one, so that scales of a known one in a wrong type are not it.
     container: the files that it is found in. refused: why it is not dequantised, empty where it is.
     """
 
@@ -74,6 +75,7 @@ class WeightFormat:
     block: str = ""
     container: Literal["safetensors", "gguf"] = "safetensors"
     refused: str = ""
+    house: bool = False
     note: str = ""
 
     @property
