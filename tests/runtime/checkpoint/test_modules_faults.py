@@ -149,8 +149,7 @@ def test_int4_within_nvfp4(changed):
             "pack-quantized-int4",
         )
     ]
-    joined = [fault for fault in faults if fault.check == "fused-schemes"]
-    assert [(f.tensor, f.file.name) for f in joined] == [(name, SHARD)]
+    assert "fused-schemes" not in {fault.check for fault in faults}  # whose cause is told
 
 
 def test_groups_of_another_size_than_the_config_has(changed):

@@ -27,9 +27,10 @@ def disagreements(
         return
     yield from two_configs(quantization, modules)
     if contents.kind != "gguf":  # whose tensors are their own config
-        yield from schemes(contents, quantization, modules)
+        against = list(schemes(contents, quantization, modules))
+        yield from against
         yield from directions(quantization, modules)
-        yield from joined(modules)
+        yield from joined(modules, {fault.tensor for fault in against})
         yield from head(contents, modules)
         yield from sizes(contents, modules)
     yield from layers(contents, modules)

@@ -1,18 +1,23 @@
 """The parts of a layer that engines join: one format and one size of groups for all."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 from volta_runtime.checkpoint.faults import Fault
 from volta_runtime.checkpoint.fused import fused
 from volta_runtime.checkpoint.module import Module
 
 
-def joined(modules: Mapping[str, Module]) -> Iterator[Fault]:
-    """The layers whose parts differ in format or group."""
+def joined(modules: Mapping[str, Module], told: Collection[str]) -> Iterator[Fault]:
+    """The layers whose parts differ in format or group, and none for a reason that is told.
+
+    told: the modules that are not what their config promises, by name.
+    """
     for names in fused(modules):
         parts = [modules[name] for name in names]
         if any(part.format is None or (part.quantised and part.group is None) for part in parts):
             continue  # of which the part's own fault tells
+        if any(name in told for name in names):
+            continue
         if len({_kind(part) for part in parts}) < 2:
             continue
         first, odd = parts[0], next(p for p in parts if _kind(p) != _kind(parts[0]))

@@ -65,8 +65,7 @@ def layers(contents: Contents, modules: Mapping[str, Module]) -> Iterator[Fault]
                 if of_text and number < len(architecture.layers)
                 else 0
             )
-            for kind, experts in layer.experts.items():
-                yield from _experts(kind, experts, told or architecture.experts)
+            yield from _experts(layer.experts, told or architecture.experts)
 
 
 def _stacks(modules: Mapping[str, Module]) -> dict[str, dict[int, _Layer]]:
@@ -126,15 +125,17 @@ def _numbers(
             "tensor-set", text, contents.path, f"{stack}.{gap}",
             f"layers 0 to {last - 1}", f"{len(found)} layers",
         )  # fmt: skip
-    for number in sorted(found):
-        if told and number >= told + drafts:
-            info = _any(found[number].kinds.values())
-            text = f"is of layer {number}, and config.json says {told} layers"
-            text += f" and {drafts} of multi-token prediction" if drafts else ""
-            yield Fault(
-                "tensor-set", text, info.file, info.name,
-                f"layers 0 to {told + drafts - 1}", f"layer {number}",
-            )  # fmt: skip
+    over = sorted(number for number in found if told and number >= told + drafts)
+    if over:
+        info = _any(found[over[0]].kinds.values())
+        text = f"is of layer {over[0]}, and config.json says {told} layers"
+        text += f" and {drafts} of multi-token prediction" if drafts else ""
+        if over[1:]:
+            text += f": there are tensors of {len(found)}, up to layer {over[-1]}"
+        yield Fault(
+            "tensor-set", text, info.file, info.name,
+            f"layers 0 to {told + drafts - 1}", f"layer{'s to' * bool(over[1:])} {over[-1]}",
+        )  # fmt: skip
 
 
 def _unlike(stack: str, found: Mapping[int, _Layer], shares: bool) -> Iterator[Fault]:
@@ -173,27 +174,38 @@ def _needed(kind: str, mine: Collection[str]) -> bool:
     return beside and last in _NEEDED
 
 
-def _experts(kind: str, found: Mapping[int, Module], told: int) -> Iterator[Fault]:
-    """The numbers of the experts of one layer; kind: "mlp.experts.*.down_proj"."""
-    last = told or max(found) + 1
-    expert = max(found)
-    info = _any([found[expert]])
-    gap = next((number for number in range(len(found) + 1) if number not in found), 0)
-    if gap < last:
-        stem, _, tail = kind.partition("*")
-        before = found[expert].name.removesuffix(f"{stem}{expert}{tail}")
-        text = f"is missing: {len(found)} of {last} experts have their {tail[1:]}"
-        yield Fault(
-            "tensor-set", text, info.file, f"{before}{stem}{gap}{tail}",
-            f"experts 0 to {last - 1}", f"{len(found)} experts",
-        )  # fmt: skip
-    for number in sorted(found):
-        if told and number >= told:
-            info = _any([found[number]])
-            text = f"is of expert {number}, and config.json says {told} experts"
+def _experts(kinds: Mapping[str, Mapping[int, Module]], told: int) -> Iterator[Fault]:
+    """The numbers of the experts of one layer; kinds: by "mlp.experts.*.down_proj".
+
+    What the parts of the experts have in common is told once.
+    """
+    alike: dict[tuple[str, frozenset[int]], list[str]] = {}
+    for kind, found in kinds.items():
+        alike.setdefault((kind.partition("*")[0], frozenset(found)), []).append(kind)
+    for (stem, numbers), same in alike.items():
+        tails = [kind.removeprefix(f"{stem}*.") for kind in same]
+        expert = max(numbers)
+        first = kinds[same[0]][expert]
+        info, before = _any([first]), first.name.removesuffix(f"{stem}{expert}.{tails[0]}")
+        last = told or expert + 1
+        gap = next((number for number in range(len(numbers) + 1) if number not in numbers), 0)
+        if gap < last:
+            name = f"{before}{stem}{gap}"
+            name += f".{tails[0]}" if len(tails) == 1 else ""
+            text = f"is missing: {len(numbers)} of {last} experts have their {', '.join(tails)}"
+            yield Fault(
+                "tensor-set", text, info.file, name,
+                f"experts 0 to {last - 1}", f"{len(numbers)} experts",
+            )  # fmt: skip
+        over = sorted(number for number in numbers if told and number >= told)
+        if over:
+            info = _any([kinds[same[0]][over[0]]])
+            text = f"is of expert {over[0]}, and config.json says {told} experts"
+            if over[1:]:
+                text += f": there are {len(numbers)}, up to expert {over[-1]}"
             yield Fault(
                 "tensor-set", text, info.file, info.name,
-                f"experts 0 to {told - 1}", f"expert {number}",
+                f"experts 0 to {told - 1}", f"expert{'s to' * bool(over[1:])} {over[-1]}",
             )  # fmt: skip
 
 
