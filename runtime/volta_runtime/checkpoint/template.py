@@ -1,9 +1,11 @@
 """The chat template: where it stands, and whether its Jinja is sound. It is parsed, never run."""
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from volta_runtime.checkpoint.architecture import Architecture, read_architecture
 from volta_runtime.checkpoint.contents import Contents
 from volta_runtime.checkpoint.faults import Fault
 from volta_runtime.checkpoint.files import opened
@@ -15,6 +17,35 @@ _CONFIGS = ("tokenizer_config.json", "chat_template.json")
 _KEY = "chat_template"
 _GGUF_KEY = "tokenizer.chat_template"
 _BYTES = 1 << 20  # the longest known has some 25,000
+
+
+# Models that answer no messages, by model_type or GGUF's general.architecture: encoders, embedders,
+# translators, speech and images.
+_NO_CHAT = frozenset(
+    (
+        "albert", "bart", "bert", "big_bird", "blenderbot", "camembert", "canine", "clap", "clip",
+        "data2vec_audio", "data2vec_text", "deberta", "deberta_v2", "distilbert", "electra",
+        "ernie", "esm", "funnel", "hubert", "jina_bert_v2", "jina_bert_v3", "layoutlm",
+        "layoutlmv3", "led", "longformer", "longt5", "m2m_100", "marian", "mbart", "mobilebert",
+        "modernbert", "moonshine", "mpnet", "mt5", "musicgen", "mvp", "neo_bert", "nllb_moe",
+        "nomic_bert", "nomic_bert_moe", "parakeet", "pegasus", "pegasus_x", "plbart", "prophetnet",
+        "rembert", "roberta", "roformer", "seamless_m4t", "seamless_m4t_v2", "siglip", "siglip2",
+        "speech_to_text", "speecht5", "squeezebert", "switch_transformers", "t5", "t5encoder",
+        "umt5", "unispeech", "vit", "vits", "wav2vec2", "wav2vec2_bert", "wavlm", "whisper", "xlm",
+        "xlm_roberta", "xlm_roberta_xl", "xmod",
+    )
+)  # fmt: skip
+# Classes of transformers without a head that writes text; GLM's and InternVL's own have one.
+_NO_HEAD = re.compile(
+    r"(?!.*Chat)\w*(?:(?<!LMHead)Model|Encoder|ForMaskedLM|ForCTC|Classification|QuestionAnswering)"
+)
+
+
+def chats(architecture: Architecture) -> bool:
+    """Whether it is a model of a kind that can be chatted with."""
+    if architecture.names and all(map(_NO_HEAD.fullmatch, architecture.names)):
+        return False
+    return architecture.model_type.replace("-", "_") not in _NO_CHAT
 
 
 @dataclass(frozen=True)
@@ -37,7 +68,7 @@ def read_template(contents: Contents) -> tuple[Template | None, Fault | None]:
         words = f"cannot be read: {getattr(error, 'strerror', error)}"
         return None, Fault(_CHECK, words, contents.path / _FILE, expected="a text in UTF-8")
     if held is None:
-        if contents.kind == "index":
+        if contents.kind == "index" or not chats(read_architecture(contents)):
             return None, None
         words = "there is no chat template: /v1/chat/completions refuses every request"
         return None, Fault(_CHECK, words, file, expected=_FILE, level="warn")

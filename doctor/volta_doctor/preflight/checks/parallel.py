@@ -67,7 +67,11 @@ def heads(subject: Subject, row: Row) -> Iterator[Finding]:
     a, split = subject.checkpoint.architecture, split_of(subject)
     counts = heads_of(a)
     if not counts:
-        raise Missing("The model does not tell how many attention heads it has.")
+        untold = "The model does not tell how many attention heads it has"
+        if split.tensor > 1 and not split.by_layer:
+            raise Missing(f"{untold}.")
+        yield row.ok(f"{untold}, and nothing is split at size 1.")
+        return
     found = list(uneven_heads(counts, split.tensor))
     if not found and not split.by_layer and split.tensor > 1:
         if a.kv_lora_rank:

@@ -6,6 +6,8 @@ from volta_doctor.findings import Finding
 from volta_doctor.preflight.checks._faults import faults, findings
 from volta_doctor.preflight.registry import model_check
 from volta_doctor.preflight.subject import Subject
+from volta_doctor.words import few
+from volta_runtime.checkpoint.template import chats
 
 Findings = Finding | list[Finding]
 
@@ -31,5 +33,8 @@ def chat(subject: Subject, row: Row) -> Findings:
     """Without one, requests for chats are refused; with a broken one they fail each time."""
     template = subject.checkpoint.tokenizer.template
     if template is None and not faults(subject, row):
+        a = subject.checkpoint.architecture
+        if not chats(a):
+            return row.skip(f"{few(a.names) or a.model_type} is no model to chat with.")
         raise Missing("The weights lie alone, or are not downloaded yet: no template to look at.")
     return findings(subject, row, f"{template.file.name} is sound Jinja" if template else "")
