@@ -4,7 +4,8 @@
 warn, `told` also unknown) and not folded under another finding. `names` and `says` are words that
 these findings must hold: the tensor or file, and both sides of a contradiction; `|` parts spellings
 and `size:FILE` and `whole:FILE` are the bytes that a file has, and had before it was cut. A `sound`
-row has no fail at all.
+row has no fail at all. `count` is how many findings the root is told in, and of `quiet` ids there
+is none but ok or skip that is not folded.
 """
 
 import json
@@ -24,6 +25,7 @@ from volta_doctor.cli import cli
 
 HERE = Path(__file__).parent
 LEVELS = {"any": ("fail", "warn"), "told": ("fail", "warn", "unknown")}
+FINE = ("ok", "skip")
 LIMIT = 10  # seconds for any checkpoint, hostile ones too
 
 
@@ -98,6 +100,10 @@ def misses(
     text = words(meant)
     for kind in ("names", "says"):
         found[kind] = [str(word) for word in row.get(kind, []) if not holds(text, word, sizes)]
+    if len(meant) != row.get("count", len(meant)):
+        found["root"].append(f"{len(meant)} findings, not {row['count']}")
+    loud = [f for f in findings if f["id"] in row.get("quiet", ()) and not f["folded_under"]]
+    found["quiet"] = [f"{f['id']}: {f['message']}" for f in loud if f["status"] not in FINE]
     if row.get("sound"):
         fails = [f for f in findings if f["status"] == "fail"]
         found["false"] = [f"{f['id']}: {f['message']}" for f in fails]
