@@ -205,6 +205,17 @@ LAYOUTS = {
         (1, 0),
     ),
     "awq": (AWQ, None, "awq", (256, 128), (1, 32)),
+    "awq, gemv, padded": (
+        {
+            "qweight": ("I32", 256, 1376),
+            "scales": ("F16", 256, 88),
+            "qzeros": ("I32", 256, 11),
+        },
+        None,
+        "awq-gemv",
+        (256, 11008),
+        (1, 128),
+    ),
     "gptq": (GPTQ | {"g_idx": ("I32", 128)}, None, "gptq", (256, 128), (1, 32)),
     "gptq, 8 bits": (
         GPTQ | {"qweight": ("I32", 32, 256), "qzeros": ("I32", 4, 64)},

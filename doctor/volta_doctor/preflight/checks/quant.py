@@ -22,7 +22,7 @@ _TAKEN_FOR = {
     "": (),
 }
 # Methods whose tensors must be in the checkpoint already.
-_STORED = ("awq", "gptq", "compressed-tensors", "modelopt", "gguf")
+_STORED = ("awq", "gptq", "auto-round", "compressed-tensors", "modelopt", "gguf")
 
 
 def _judge(subject: Subject, row: Row, held: int, looked: str, none: str) -> list[Finding]:
