@@ -35,6 +35,12 @@ class Module:
         return self.format is not None and self.format.name != "dense"
 
     @property
+    def weight(self) -> TensorInfo:
+        """The tensor with the weight itself; where no format is known, the first there is."""
+        codes = self.format.codes.find(self.tensors) if self.format else None
+        return codes or next(iter(self.tensors.values()))
+
+    @property
     def bytes(self) -> int:
         """How many bytes its tensors take in their files."""
         return sum(info.bytes for info in self.tensors.values())

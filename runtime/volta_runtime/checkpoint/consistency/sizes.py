@@ -122,7 +122,7 @@ def _against(
             continue
         what = f"{('outputs', 'inputs')[place]}" if len(names) > 1 else "values"
         expected = " or ".join(map(str, sorted(may_be)))
-        info = next(iter(module.tensors.values()))
+        info = module.weight
         text = f"has {size} {what}, and {name} of {CONFIG} makes it {expected}"
         yield Fault("tensor-set", text, info.file, info.name, expected, str(size))
         return
@@ -137,7 +137,7 @@ def _of_layer(short: str) -> str:
 def _alike(module: Module, first: Module) -> Iterator[Fault]:
     """Engines stack the experts of a layer."""
     if module.shape != first.shape:
-        info = next(iter(module.tensors.values()))
+        info = module.weight
         expected, found = str(list(first.shape)), str(list(module.shape))
         text = f"is {found}, and {first.name} is {expected}: engines stack the experts of a layer"
         yield Fault("tensor-set", text, info.file, info.name, expected, found)
