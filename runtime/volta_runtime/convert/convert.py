@@ -14,8 +14,8 @@ from volta_runtime.checkpoint import verify as verify_checkpoint
 from volta_runtime.checkpoint.contents import CONFIG
 from volta_runtime.checkpoint.errors import CheckpointError
 from volta_runtime.checkpoint.index import WEIGHTS
-from volta_runtime.checkpoint.safetensors import SafetensorsWriter
 from volta_runtime.checkpoint.sums import Progress, sha256, write_sums
+from volta_runtime.checkpoint.writer import SafetensorsWriter
 from volta_runtime.convert.architectures import Architecture, Rule, architecture_of
 from volta_runtime.convert.errors import ConvertError
 from volta_runtime.convert.output import atomic_directory

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from volta_runtime.checkpoint.safetensors import DTYPE_BITS, SafetensorsWriter, read_header
+from volta_runtime.checkpoint.safetensors import DTYPE_BITS, read_header
+from volta_runtime.checkpoint.writer import SafetensorsWriter
 
 GOOD = {"a": {"dtype": "F16", "shape": [2, 3], "data_offsets": [0, 12]}}
 
