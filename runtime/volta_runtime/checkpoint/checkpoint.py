@@ -55,9 +55,9 @@ def inspect(path: Path) -> Checkpoint:
     """
     contents = read_contents(path)
     quantization = read_quantization(contents)
-    modules, faults = module_map(contents, quantization)
     architecture = read_architecture(contents)
-    tokenizer, tokenizer_faults = read_tokenizer(contents, architecture.vocab_size)
+    modules, faults = module_map(contents, quantization, architecture)
+    tokenizer, tokenizer_faults = read_tokenizer(contents, architecture)
     config = contents.configs.get(CONFIG, {})
     fields = field_faults(config, contents.path / CONFIG)
     return Checkpoint(

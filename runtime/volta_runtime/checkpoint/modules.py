@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 
+from volta_runtime.checkpoint.architecture import Architecture
 from volta_runtime.checkpoint.consistency import disagreements
 from volta_runtime.checkpoint.contents import Contents
 from volta_runtime.checkpoint.faults import Fault
@@ -19,7 +20,7 @@ _PART_OF_TABLE = re.compile(r"(.+)\.shard_\d+")
 
 
 def module_map(
-    contents: Contents, quantization: Quantization
+    contents: Contents, quantization: Quantization, architecture: Architecture
 ) -> tuple[dict[str, Module], tuple[Fault, ...]]:
     """The modules by name, and what is wrong with them and between them.
 
@@ -40,7 +41,7 @@ def module_map(
         shape = logical(row, tensors, reading.shape or ())
         modules[name] = Module(name, row, shape, reading.group, tensors, scheme)
     modules = _without_blanket(modules)
-    faults += disagreements(contents, quantization, modules)
+    faults += disagreements(contents, quantization, architecture, modules)
     return modules, (*faults, *quantization.pattern_faults())
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from volta_runtime.checkpoint.architecture import Architecture, read_architecture
+from volta_runtime.checkpoint.architecture import Architecture
 from volta_runtime.checkpoint.contents import Contents
 from volta_runtime.checkpoint.faults import Fault
 from volta_runtime.checkpoint.files import opened
@@ -56,7 +56,9 @@ class Template:
     file: Path
 
 
-def read_template(contents: Contents) -> tuple[Template | None, Fault | None]:
+def read_template(
+    contents: Contents, architecture: Architecture
+) -> tuple[Template | None, Fault | None]:
     """The template that engines take, in the order in which transformers looks for it.
 
     Without one that is sound, the fault why, or that of another one by name; none where the model
@@ -68,7 +70,7 @@ def read_template(contents: Contents) -> tuple[Template | None, Fault | None]:
         words = f"cannot be read: {getattr(error, 'strerror', error)}"
         return None, Fault(_CHECK, words, contents.path / _FILE, expected="a text in UTF-8")
     if held is None:
-        if contents.kind == "index" or not chats(read_architecture(contents)):
+        if contents.kind == "index" or not chats(architecture):
             return None, None
         words = "there is no chat template: /v1/chat/completions refuses every request"
         return None, Fault(_CHECK, words, file, expected=_FILE, level="warn")

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from volta_runtime.checkpoint.architecture import Architecture
 from volta_runtime.checkpoint.contents import CONFIG, Contents
 from volta_runtime.checkpoint.faults import Fault, Level, few
 from volta_runtime.checkpoint.gguf import LongArray
@@ -44,12 +45,13 @@ class Tokenizer:
 
 
 def read_tokenizer(
-    contents: Contents, vocab_size: int | None
+    contents: Contents, architecture: Architecture
 ) -> tuple[Tokenizer, tuple[Fault, ...]]:
     """Read the tokenizer of a checkpoint, and what is wrong with it.
 
-    vocab_size: as the config tells. A file of weights alone has none, and so has what has none.
+    A file of weights alone has none, and so has what has none.
     """
+    vocab_size = architecture.vocab_size
     if contents.kind == "none" or (contents.kind != "gguf" and not contents.path.is_dir()):
         return Tokenizer(), ()
     faults: list[Fault] = []
@@ -66,7 +68,7 @@ def read_tokenizer(
     if vocabulary is None and not other and not faults and contents.kind != "index":
         words = "no tokenizer lies beside the weights: engines take one by --tokenizer"
         faults.append(Fault(_CHECK, words, contents.path, expected="tokenizer.json", level="warn"))
-    template, fault = read_template(contents)
+    template, fault = read_template(contents, architecture)
     faults += [fault] if fault else []
     tokenizer = Tokenizer(vocabulary, other, _rows(contents), template)
     faults += _size_faults(tokenizer, contents, vocab_size)

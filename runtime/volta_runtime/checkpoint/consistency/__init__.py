@@ -6,6 +6,7 @@ the faults.
 
 from collections.abc import Iterator, Mapping
 
+from volta_runtime.checkpoint.architecture import Architecture
 from volta_runtime.checkpoint.consistency.configs import two_configs
 from volta_runtime.checkpoint.consistency.head import head
 from volta_runtime.checkpoint.consistency.joined import joined
@@ -20,7 +21,10 @@ from volta_runtime.checkpoint.quantization import Quantization
 
 
 def disagreements(
-    contents: Contents, quantization: Quantization, modules: Mapping[str, Module]
+    contents: Contents,
+    quantization: Quantization,
+    architecture: Architecture,
+    modules: Mapping[str, Module],
 ) -> Iterator[Fault]:
     """All that does not agree, the configs' first."""
     if not modules:
@@ -32,6 +36,6 @@ def disagreements(
         yield from directions(quantization, modules)
         yield from joined(modules, {fault.tensor for fault in against})
         yield from head(contents, modules)
-        yield from sizes(contents, modules)
-    yield from layers(contents, modules)
+        yield from sizes(contents, architecture, modules)
+    yield from layers(contents, architecture, modules)
     yield from roots(contents, modules)

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from volta_runtime.checkpoint.architecture import Architecture, read_architecture, text_fields
+from volta_runtime.checkpoint.architecture import Architecture, text_fields
 from volta_runtime.checkpoint.contents import CONFIG, Contents
 from volta_runtime.checkpoint.faults import Fault
 from volta_runtime.checkpoint.module import Module
@@ -47,11 +47,12 @@ class _Layer:
     experts: dict[str, dict[int, Module]] = field(default_factory=dict)
 
 
-def layers(contents: Contents, modules: Mapping[str, Module]) -> Iterator[Fault]:
+def layers(
+    contents: Contents, architecture: Architecture, modules: Mapping[str, Module]
+) -> Iterator[Fault]:
     """The tensors that are missing, there twice, or more than the config says."""
     yield from _twice(modules)
     yield from _strays(modules)
-    architecture = read_architecture(contents)
     text = text_fields(contents.configs.get(CONFIG, {}))
     shares = any(text.get(key) for key in _SHARING)
     for stack, found in _stacks(modules).items():

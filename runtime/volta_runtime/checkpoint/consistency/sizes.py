@@ -8,7 +8,7 @@ mean the same in every model that has them. What a class of transformers compute
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-from volta_runtime.checkpoint.architecture import Architecture, read_architecture, text_fields
+from volta_runtime.checkpoint.architecture import Architecture, text_fields
 from volta_runtime.checkpoint.architecture.shape import whole
 from volta_runtime.checkpoint.contents import CONFIG, Contents
 from volta_runtime.checkpoint.faults import Fault
@@ -53,13 +53,15 @@ _DRAFT = "fc"
 _HEAD_KEYS, _SIZE_KEYS = ("heads", "n_head", "groups"), ("head_dim", "kv_channels", "head_size")
 
 
-def sizes(contents: Contents, modules: Mapping[str, Module]) -> Iterator[Fault]:
+def sizes(
+    contents: Contents, architecture: Architecture, modules: Mapping[str, Module]
+) -> Iterator[Fault]:
     """The modules of another size than config.json says, and experts unlike those beside them."""
     text = text_fields(contents.configs.get(CONFIG, {}))
     own = any(text.get(key) for key in _OWN_WIDTHS) or any(
         f"{wrapper}{_DRAFT}" in modules for wrapper in ("", *WRAPPERS)
     )
-    told = {} if own else _told(text, read_architecture(contents))
+    told = {} if own else _told(text, architecture)
     experts: dict[str, Module] = {}
     for name, module in modules.items():
         short = plain(name)
