@@ -8,17 +8,15 @@ from volta_doctor.checks.registry import check
 from volta_doctor.checks.servers import tensor_parallel, told
 from volta_doctor.facts.checkpoint import CheckpointFacts
 from volta_doctor.facts.host import HostFacts
-from volta_doctor.facts.host.memory import BUSY_PAGES_PER_S, LONG_SAMPLE_S, HugePages, Swap
+from volta_doctor.facts.host.memory import BUSY_PAGES_PER_S, LONG_SAMPLE_S, HugePages
 from volta_doctor.facts.kernel_log.events import Kill, kills
 from volta_doctor.facts.model import Facts, Missing, Section
 from volta_doctor.facts.serve import ServeFacts
 from volta_doctor.findings import HOST, Evidence, Finding, Step
+from volta_doctor.host_room import swap_and_disks, swap_space, swapping
 from volta_doctor.words import gib
 
-_GIB = 1 << 30
 _HUGE_SHARE = 0.25
-_DISK_SHARE = 0.10
-_REFUSED, _LARGE = 0.7, 0.4  # of RAM; vLLM refuses to start, or warns
 _SYSCTL_FILE = "/etc/sysctl.d/zz-volta-hugepages.conf"
 # Beginnings of the names that the kernel has for servers of language models (15 bytes at most).
 _SERVER_NAMES = (
@@ -109,31 +107,6 @@ def _room(row: Row, host: HostFacts, model: CheckpointFacts, serve: Section[Serv
     return row.fail(f"Only {text}", *seen, subject=name)
 
 
-def swap_and_disks(row: Row, host: HostFacts) -> Finding:
-    """Judge what the host swaps in, and how full the disks of models and caches are."""
-    swap, disks = host.swap, host.file_systems
-    texts, seen = [], []
-    if swap and swap.in_per_s > BUSY_PAGES_PER_S:
-        texts.append(f"{swap.in_per_s:.0f} pages a second are swapped in.")
-        seen.append(_swapping(swap))
-    for disk in disks or []:
-        if not disk.read_only and disk.free_bytes < _DISK_SHARE * disk.total_bytes:
-            share = disk.free_bytes / disk.total_bytes
-            texts.append(f"{disk.mount} has {gib(disk.free_bytes)} free ({share:.0%}).")
-            seen.append(Evidence(disk.mount, f"holds {', '.join(disk.models + disk.caches)}"))
-    if texts:
-        return row.warn(" ".join(texts), *seen)
-    if swap is None or disks is None or host.servers_problem:
-        return row.unknown(f"Swap or disks are not known: {host.servers_problem or 'not told'}.")
-    free = ", ".join(f"{gib(disk.free_bytes)} on {disk.mount}" for disk in disks)
-    return row.ok(f"Nothing swaps in. Free disk: {free or 'no server uses one'}.")
-
-
-def _swapping(swap: Swap) -> Evidence:
-    text = f"{swap.in_per_s:g} pages/s in, {swap.out_per_s:g} out over {swap.seconds:g} s"
-    return Evidence("/proc/vmstat", text)
-
-
 @check("swap-space-thrash")
 def swap_space_thrash(facts: Facts, row: Row) -> Iterable[Finding]:
     """Each rank of vLLM pins its own swap space in RAM."""
@@ -148,19 +121,6 @@ def swap_space_thrash(facts: Facts, row: Row) -> Iterable[Finding]:
     yield _thrashing(row, host, [server.name for server in servers if server.pids])
 
 
-def swap_space(
-    row: Row, space: float, ranks: int, ram: int, subject: str, *seen: Evidence
-) -> Finding:
-    """Judge --swap-space, in GiB for each rank, against the bytes of RAM."""
-    share = space * _GIB * ranks / ram
-    text = (
-        f"--swap-space {space:g} GiB x {ranks} tensor-parallel ranks is {share:.1%}"
-        f" of {gib(ram)} of RAM."
-    )
-    level = row.fail if share > _REFUSED else row.warn if share > _LARGE else row.ok
-    return level(text, *seen, subject=subject)
-
-
 def _thrashing(row: Row, host: HostFacts, running: list[str]) -> Finding:
     swap = host.swap
     if swap is None:
@@ -170,7 +130,7 @@ def _thrashing(row: Row, host: HostFacts, running: list[str]) -> Finding:
     rate = max(swap.in_per_s, swap.out_per_s)
     if rate > BUSY_PAGES_PER_S and swap.seconds >= LONG_SAMPLE_S:
         text = f"{rate:.0f} pages a second over {swap.seconds:g} s while {running[0]} runs."
-        return row.warn(text, _swapping(swap))
+        return row.warn(text, swapping(swap))
     if swap.seconds == 0:
         return row.ok("No swap space is in use.")
     return row.ok(f"{rate:.0f} pages a second were swapped over {swap.seconds:g} s.")

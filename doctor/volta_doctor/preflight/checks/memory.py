@@ -5,9 +5,9 @@ from dataclasses import fields, replace
 
 from volta_doctor.catalog import Row
 from volta_doctor.catalog.engines import Engine, engines
-from volta_doctor.checks.host_memory import swap_and_disks, swap_space
 from volta_doctor.facts.model import Missing
 from volta_doctor.findings import HOST, Evidence, Finding
+from volta_doctor.host_room import swap_and_disks, swap_space
 from volta_doctor.preflight.checks.parallel import split_of
 from volta_doctor.preflight.registry import model_check
 from volta_doctor.preflight.subject import Cards, Subject
