@@ -5,6 +5,7 @@ from datetime import date
 
 from msgspec import structs
 
+from volta_doctor import verdict
 from volta_doctor.catalog import Row
 from volta_doctor.checks import CHECKS
 from volta_doctor.checks.gpu import subject
@@ -51,14 +52,8 @@ def examine(facts: Facts, row: Row, profile: Profile) -> list[Finding]:
             return [row.skip(section.error or "not on this host")]
         if not section.ok:
             return [row.unknown(section.error or "not collected")]
-    try:
-        found = CHECKS[row.id](facts, row)
-        findings = [found] if isinstance(found, Finding) else list(found)
-        return findings or [row.unknown("Nothing is recorded that could be judged.")]
-    except Missing as reason:
-        return [row.unknown(str(reason))]
-    except Exception as error:  # a fault in one check must not hide the others' findings
-        return [row.unknown(f"the check itself failed: {type(error).__name__}: {error}")]
+    nothing = "Nothing is recorded that could be judged."
+    return verdict.of(row, lambda: CHECKS[row.id](facts, row), nothing)
 
 
 def bearing(facts: Facts) -> dict[str, set[str]]:

@@ -6,9 +6,10 @@ from datetime import date
 
 from msgspec import structs
 
+from volta_doctor import verdict
 from volta_doctor.catalog import Row
 from volta_doctor.catalog.model import model_checks
-from volta_doctor.facts.model import Facts, Missing
+from volta_doctor.facts.model import Facts
 from volta_doctor.findings import HOST, MODEL, PROBLEMS, Evidence, Finding
 from volta_doctor.folding import fold, rank
 from volta_doctor.preflight.checks import MODEL_CHECKS
@@ -49,14 +50,8 @@ def examine(subject: Subject, row: Row) -> list[Finding]:
         return [row.skip(reason)]
     if reason := _untold(subject.checkpoint, row):
         return [row.unknown(reason)]
-    try:
-        found = MODEL_CHECKS[row.id](subject, row)
-        findings = [found] if isinstance(found, Finding) else list(found)
-        return findings or [row.unknown("Nothing is told that could be judged.")]
-    except Missing as reason:
-        return [row.unknown(str(reason))]
-    except Exception as error:  # a fault in one check must not hide the others' findings
-        return [row.unknown(f"the check itself failed: {type(error).__name__}: {error}")]
+    nothing = "Nothing is told that could be judged."
+    return verdict.of(row, lambda: MODEL_CHECKS[row.id](subject, row), nothing)
 
 
 def _lacking(subject: Subject, row: Row) -> str:
