@@ -16,6 +16,7 @@ from volta_doctor.cli.explain import explain
 from volta_doctor.cli.fix import fix
 from volta_doctor.cli.listing import listing
 from volta_doctor.cli.model import model
+from volta_doctor.cli.output import unforeseen
 from volta_doctor.cli.snapshot import snapshot
 from volta_doctor.cli.watch import watch
 from volta_doctor.cli.why import why
@@ -65,11 +66,5 @@ def main() -> None:
     except Exception as error:
         # Python's own exit code for this is 1, which here would read as "warnings".
         code = _COULD_NOT_TELL
-        if isinstance(error, OSError) and error.filename is None:  # not of opening: of writing
-            click.echo(f"Error: the report cannot be written: {error.strerror}", err=True)
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # for what is still in the buffer
-        else:
-            import traceback
-
-            traceback.print_exc()
+        unforeseen(error, "the report")
     sys.exit(code)

@@ -41,6 +41,17 @@ def save(path: str, data: bytes) -> None:
         raise click.ClickException(f"{path}: {error.strerror}") from error
 
 
+def unforeseen(error: Exception, what: str) -> None:
+    """Tell of an error that nobody expected, on stderr; `what` was to be written."""
+    if isinstance(error, OSError) and error.filename is None:  # not of opening: of writing
+        click.echo(f"Error: {what} cannot be written: {error.strerror}", err=True)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # for what is still in the buffer
+    else:
+        import traceback
+
+        traceback.print_exception(error)
+
+
 def publish(
     report: "Report",
     form: str,

@@ -1,13 +1,12 @@
 """`volta-stack plan`: the options, and what becomes of them."""
 
-import os
-import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from volta_doctor.cli.options import COUNT, Named, Number
+from volta_doctor.cli.output import unforeseen
 from volta_provision.errors import StackError
 
 if TYPE_CHECKING:
@@ -90,11 +89,7 @@ def plan(
     except Exception as error:
         # Python's own exit code for this is 1, which here would read as "runs, but".
         code = _COULD_NOT_TELL
-        if isinstance(error, OSError) and error.filename is None:  # not of opening: of writing
-            click.echo(f"Error: the plan cannot be written: {error.strerror}", err=True)
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # for what is still in the buffer
-        else:
-            traceback.print_exc()
+        unforeseen(error, "the plan")
     ctx.exit(code)
 
 
