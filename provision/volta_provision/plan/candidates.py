@@ -212,8 +212,8 @@ def _worst(findings: Sequence[Finding]) -> list[Finding]:
 
 def cache_of(engine: Engine, name: str | None) -> KvCache | None:
     """Return the type of KV cache that an engine is asked for, its own where none is; else None."""
-    rows = [row for row in engine.kv_cache if row.runs]
-    return next((row for row in rows if name in (None, "auto", row.name)), None)
+    row = engine.cache(name or "auto")
+    return row if row and row.runs else None
 
 
 def _sized(judged: Candidate, task: Task) -> Candidate:

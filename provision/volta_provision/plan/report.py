@@ -1,5 +1,6 @@
 """What `volta-stack plan` says, as JSON has it; schema.json beside this file describes it."""
 
+from dataclasses import asdict
 from typing import Literal
 
 import msgspec
@@ -162,14 +163,7 @@ def memory(plan: MemoryPlan, totals: tuple[int, ...]) -> list[Memory]:
         Memory(
             total=total,
             budget=budget,
-            weights=parts.weights,
-            embeddings=parts.embeddings,
-            kv_cache=parts.kv_cache,
-            state=parts.state,
-            activations=parts.activations,
-            graphs=parts.graphs,
-            context=parts.context,
-            neighbours=parts.neighbours,
+            **asdict(parts),
             free=total - parts.total,
         )
         for parts, budget, total in zip(plan.gpus, plan.budget, totals, strict=True)
