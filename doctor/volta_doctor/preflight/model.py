@@ -1,6 +1,5 @@
 """What a checkpoint is, as a report tells it: size, formats, and its modules put together."""
 
-import re
 from collections.abc import Iterator
 from math import prod
 from pathlib import Path
@@ -10,10 +9,10 @@ import msgspec
 from volta_doctor.preflight.subject import Subject
 from volta_doctor.words import one_line
 from volta_runtime.checkpoint.module import Module
+from volta_runtime.checkpoint.quantization.names import like
 
 _UNRECOGNISED = "unrecognised"
 _NAME = 200  # characters of a name
-_NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")  # a whole part of a name: layers.17.mlp
 
 
 class Share(msgspec.Struct, frozen=True, kw_only=True):
@@ -123,12 +122,13 @@ def _shares(modules: list[Module]) -> list[Share]:
 def _groups(modules: list[Module]) -> Iterator[Group]:
     alike: dict[object, list[Module]] = {}
     for module in modules:
-        name = _NUMBER.sub("*", module.name)
-        alike.setdefault((name, _format(module), module.shape, module.group), []).append(module)
+        alike.setdefault(
+            (like(module.name), _format(module), module.shape, module.group), []
+        ).append(module)
     for same in alike.values():
         first = same[0]
         yield Group(
-            name=one_line(_NUMBER.sub("*", first.name) if len(same) > 1 else first.name, _NAME),
+            name=one_line(like(first.name) if len(same) > 1 else first.name, _NAME),
             format=_format(first),
             modules=len(same),
             shape=list(first.shape),

@@ -3,6 +3,14 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+# Floating-point dtypes as safetensors names them, by torch's words, which configs have.
+FLOATS_BY_NAME = {
+    "float16": "F16",
+    "bfloat16": "BF16",
+    "float32": "F32",
+    "float8_e4m3fn": "F8_E4M3",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class TensorInfo:

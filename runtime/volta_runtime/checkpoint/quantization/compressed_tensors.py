@@ -7,6 +7,7 @@ from volta_runtime.checkpoint.quantization.fields import Fields
 from volta_runtime.checkpoint.quantization.reading import Reading, kv_cache
 from volta_runtime.checkpoint.quantization.targets import Entry
 from volta_runtime.checkpoint.scheme import Scheme
+from volta_runtime.checkpoint.tensors import FLOATS_BY_NAME
 
 _CLASSES = frozenset({"Linear", "Embedding", "Conv1d", "Conv2d", "Conv3d", "LinearBase"})
 _MIXED = "mixed-precision"
@@ -21,13 +22,7 @@ _FORMATS = {  # by the config's format and the bits of a weight
     ("int-quantized", 8): "int-quantized",
     ("int-quantized", 4): "int-quantized",  # W4A8: in bytes too
 }
-_DTYPES = {
-    "float8_e4m3fn": "F8_E4M3",
-    "bfloat16": "BF16",
-    "float32": "F32",
-    "float16": "F16",
-    "uint8": "U8",
-}
+_DTYPES = FLOATS_BY_NAME | {"uint8": "U8"}
 
 
 def read(fields: Fields) -> Reading:

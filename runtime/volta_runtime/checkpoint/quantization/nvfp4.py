@@ -7,17 +7,15 @@ Source: NVIDIA/TensorRT-LLM _torch/model_config.py for groups of 16. No public t
 from volta_runtime.checkpoint.quantization.fields import Fields
 from volta_runtime.checkpoint.quantization.reading import Reading, blanket
 from volta_runtime.checkpoint.scheme import Scheme
+from volta_runtime.checkpoint.tensors import FLOATS_BY_NAME
 
 _DTYPES = {
+    **FLOATS_BY_NAME,
     "fp32": "F32",
-    "float32": "F32",
     "bf16": "BF16",
-    "bfloat16": "BF16",
     "fp16": "F16",
-    "float16": "F16",
     "fp8": "F8_E4M3",
     "e4m3": "F8_E4M3",
-    "float8_e4m3fn": "F8_E4M3",
 }
 
 
