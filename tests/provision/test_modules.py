@@ -2,7 +2,6 @@
 
 import contextlib
 import importlib
-import os
 import socket
 import subprocess
 import sys
@@ -93,35 +92,6 @@ def test_a_free_port_is_no_problem(tmp_path):
     assert preflight.port_problem("127.0.0.1", port, tmp_path) is None
 
 
-def process(proc, pid, *words):
-    (proc / str(pid)).mkdir(parents=True)
-    (proc / str(pid) / "cmdline").write_bytes(b"".join(word.encode() + b"\0" for word in words))
-
-
-def test_what_makes_and_what_serves_are_told_apart(tmp_path):
-    proc, root = tmp_path / "proc", Path("/opt/volta")
-    old, new = f"{root}/releases/old/venv/bin", f"{root}/releases/new/venv/bin"
-    process(proc, 10, f"{old}/python3", f"{root}/current/venv/bin/volta-serve", "serve")
-    process(proc, 11, f"{old}/python3", f"{root}/current/venv/bin/volta-doctor", "check")
-    process(proc, 12, "/bin/sh", "-c", f"ls {root}/releases/new")
-    assert preflight.makers(root, proc) == []
-    assert preflight.serving(root, proc) == ["old"]
-    process(proc, 13, f"{new}/python3", f"{new}/pip", "install")
-    process(proc, 14, f"{new}/python3", f"{new}/volta-serve", "convert", f"{root}/download/x", "y")
-    process(proc, 15, "tail", "-f", f"{new}/pip.log")
-    assert [line.split(" (")[0] for line in preflight.makers(root, proc)] == ["pid 13", "pid 14"]
-    assert preflight.serving(root, proc) == ["old"]
-
-
-def test_releases_are_complete_in_order_or_remains(tmp_path):
-    for name, made in (("b", 1), ("a", 2), ("half", None)):
-        (tmp_path / "releases" / name).mkdir(parents=True)
-        if made:
-            (tmp_path / "releases" / name / "release.json").touch()
-            os.utime(tmp_path / "releases" / name / "release.json", (made, made))
-    assert preflight.releases(tmp_path) == (["b", "a"], ["half"])
-
-
 def test_a_service_stays_with_its_manager(tmp_path):
     root, unit, run = (tmp_path / name for name in ("volta", "volta-serve.service", "run"))
     assert facts.service_manager(0, root, unit, run) == ("supervisor", True)
@@ -152,3 +122,11 @@ def test_a_small_disk_is_named_with_both_figures(tmp_path, free, need, problem):
     assert bool(message) == problem
     if problem:
         assert f"{tmp_path} has 2.9 GiB free, the release needs 3.0 GiB" in message
+
+
+def test_a_class_of_hosts_is_what_its_binaries_depend_on():
+    python = "cp{}{}".format(*sys.version_info[:2])
+    debian = 'PRETTY_NAME="Debian GNU/Linux 12 (bookworm)"\nVERSION_ID="12"\nID=debian\n'
+    assert facts.host_class(debian, "x86_64") == f"debian-12-x86_64-{python}"
+    rocky = 'ID="rocky"\nID_LIKE="rhel centos"\nVERSION_ID="9.4"\n'
+    assert facts.host_class(rocky, "ppc64le") == f"rocky-9.4-ppc64le-{python}"

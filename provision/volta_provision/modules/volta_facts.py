@@ -60,9 +60,29 @@ python:
   description: Interpreter, its version as C(major.minor), and whether a release can use it.
   type: dict
   returned: always
-missing_packages:
-  description: Distribution packages that hold the build tools this host lacks.
+class:
+  description: Hosts of one class share a built wheel, as debian-12-x86_64-cp311.
+  type: str
+  returned: always
+missing_tools:
+  description: The tools that every host needs, and this one lacks.
   type: list
+  elements: str
+  returned: always
+missing_packages:
+  description: Distribution packages that hold them.
+  type: list
+  elements: str
+  returned: always
+missing_build_tools:
+  description: The tools that a host needs to build, and this one lacks.
+  type: list
+  elements: str
+  returned: always
+missing_build_packages:
+  description: Distribution packages that hold them.
+  type: list
+  elements: str
   returned: always
 """
 
@@ -82,10 +102,13 @@ NVIDIA = "0x10de"
 DISPLAY_CLASSES = ("0x0300", "0x0302")
 # The Pythons for which the lock knows a torch wheel of every profile.
 PYTHONS = ((3, 11), (3, 12), (3, 13))
-# A build tool: how it is found, and the package that holds it by apt and by dnf.
+# A tool: how it is found, and the package that holds it by apt and by dnf.
 TOOLS: tuple[tuple[str, Any, str, str], ...] = (
-    ("Python headers", lambda: header().exists(), "python3-dev", "python3-devel"),
     ("venv", lambda: importlib.util.find_spec("ensurepip"), "python3-venv", "python3"),
+)
+# What the host that builds needs besides.
+BUILD_TOOLS: tuple[tuple[str, Any, str, str], ...] = (
+    ("Python headers", lambda: header().exists(), "python3-dev", "python3-devel"),
     ("g++", lambda: shutil.which("g++"), "g++", "gcc-c++"),
     ("cmake", lambda: shutil.which("cmake"), "cmake", "cmake"),
 )
@@ -143,6 +166,19 @@ def installed_root(unit: Path) -> Path | None:
     return Path(found[1]) if found else None
 
 
+def host_class(release: str, machine: str) -> str:
+    """Return what the binaries of a host depend on; `release` is the text of os-release(5)."""
+    fields = dict(re.findall(r"""^(ID|VERSION_ID)=["']?([^"'\n]*)""", release, re.MULTILINE))
+    python = "cp{}{}".format(*sys.version_info[:2])
+    return "-".join([fields.get("ID", "linux"), fields.get("VERSION_ID", "0"), machine, python])
+
+
+def missing(tools: tuple[tuple[str, Any, str, str], ...], column: int) -> tuple[list[str], ...]:
+    """Return the names of the tools that are not here, and the packages that hold them."""
+    absent = [tool for tool in tools if not tool[1]()]
+    return [tool[0] for tool in absent], sorted({str(tool[column]) for tool in absent})
+
+
 def main() -> None:
     module = AnsibleModule(
         argument_spec={
@@ -169,7 +205,8 @@ def main() -> None:
     manager, manager_runs = service_manager(uid, root, unit)
     gpus = nvidia_devices()
     column = 3 if shutil.which("dnf") else 2
-    missing = [tool for tool in TOOLS if not tool[1]()]
+    tools, packages = missing(TOOLS, column)
+    build_tools, build_packages = missing(BUILD_TOOLS, column)
     module.exit_json(
         changed=False,
         uid=uid,
@@ -185,8 +222,11 @@ def main() -> None:
             "version": "{}.{}".format(*sys.version_info[:2]),
             "supported": sys.version_info[:2] in PYTHONS,
         },
-        missing_tools=[tool[0] for tool in missing],
-        missing_packages=sorted({str(tool[column]) for tool in missing}),
+        missing_tools=tools,
+        missing_packages=packages,
+        missing_build_tools=build_tools,
+        missing_build_packages=build_packages,
+        **{"class": host_class(read(Path("/etc/os-release")), os.uname().machine)},
     )
 
 

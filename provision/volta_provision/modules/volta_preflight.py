@@ -18,6 +18,11 @@ options:
     description: The release's directory name.
     type: str
     required: true
+  releases:
+    description: The names of the complete releases on the host, as M(volta_release) tells them.
+    type: list
+    elements: str
+    required: true
   model:
     description: The checkpoint's directory name.
     type: str
@@ -41,6 +46,7 @@ EXAMPLES = r"""
   volta_preflight:
     root: /opt/volta
     release: 0123456789ab
+    releases: []
     model: SmolLM2-135M-Instruct-NVFP4
     disk_gib: 3
     host: 127.0.0.1
@@ -51,28 +57,8 @@ free_gib:
   description: Free space at the install root.
   type: float
   returned: always
-busy:
-  description: Processes of another run that make a release or a model here, as C(pid N (command)).
-  type: list
-  returned: always
 missing:
   description: What a run has to make, C(release) and C(model).
-  type: list
-  returned: always
-current:
-  description: The name of the release that is served, empty where there is none.
-  type: str
-  returned: always
-serving:
-  description: The names of the releases whose service runs; a killed run may leave the one before.
-  type: list
-  returned: always
-releases:
-  description: The names of the complete releases, oldest first.
-  type: list
-  returned: always
-remains:
-  description: The names of releases that an interrupted run left incomplete.
   type: list
   returned: always
 """
@@ -91,46 +77,6 @@ FIRST_FREE_PORT = Path("/proc/sys/net/ipv4/ip_unprivileged_port_start")
 def existing_parent(path: Path) -> Path:
     """Return the nearest ancestor of `path` that exists."""
     return next(parent for parent in (path, *path.parents) if parent.exists())
-
-
-def command(process: Path) -> list[str]:
-    """Return the words of a /proc/PID's command, none where it is gone or not ours to read."""
-    try:
-        words = (process / "cmdline").read_bytes().split(b"\0")
-    except OSError:
-        return []
-    return [word.decode(errors="replace") for word in words if word]
-
-
-def release_processes(root: Path, proc: Path = Path("/proc")) -> list[tuple[int, list[str]]]:
-    """Return (pid, command) of what runs by a release's own programs, as its Python."""
-    found = [(int(process.name), command(process)) for process in proc.glob("[0-9]*")]
-    mine = f"{root}/releases/"
-    return sorted((pid, words) for pid, words in found if words and words[0].startswith(mine))
-
-
-def makers(root: Path, proc: Path = Path("/proc")) -> list[str]:
-    """Return the processes that make a release or a model.
-
-    They name their release; what serves it or looks at it names `current`.
-    """
-    return [
-        f"pid {pid} ({' '.join(words)[:120]})"
-        for pid, words in release_processes(root, proc)
-        if not any(word.startswith(f"{root}/current/") for word in words)
-    ]
-
-
-def serving(root: Path, proc: Path = Path("/proc")) -> list[str]:
-    """Return the names of the releases whose service runs."""
-    service = [f"{root}/current/venv/bin/volta-serve", "serve"]
-    return sorted(
-        {
-            words[0].removeprefix(f"{root}/releases/").split("/")[0]
-            for _pid, words in release_processes(root, proc)
-            if words[1:] == service
-        }
-    )
 
 
 def bind_error(host: str, port: int) -> OSError | None:
@@ -161,7 +107,8 @@ def listeners(port: int, proc: Path = Path("/proc")) -> list[tuple[int, str]]:
         try:
             if str(link.readlink()) in inodes:
                 process = link.parents[1]
-                found[int(process.name)] = " ".join(command(process))
+                words = (process / "cmdline").read_bytes().split(b"\0")
+                found[int(process.name)] = b" ".join(words).decode(errors="replace").strip()
         except OSError:
             continue
     return sorted(found.items())
@@ -209,24 +156,12 @@ def disk_problem(root: Path, free_gib: float, need_gib: float) -> str | None:
     return None
 
 
-def releases(root: Path) -> tuple[list[str], list[str]]:
-    """Return the complete releases, oldest first, and those that were never finished."""
-    complete: list[tuple[float, str]] = []
-    remains = []
-    for directory in sorted(root.glob("releases/*")):
-        manifest = directory / "release.json"
-        if manifest.exists():
-            complete.append((manifest.stat().st_mtime, directory.name))
-        else:
-            remains.append(directory.name)
-    return [name for _made, name in sorted(complete)], remains
-
-
 def main() -> None:
     module = AnsibleModule(
         argument_spec={
             "root": {"type": "str", "required": True},
             "release": {"type": "str", "required": True},
+            "releases": {"type": "list", "elements": "str", "required": True},
             "model": {"type": "str", "required": True},
             "disk_gib": {"type": "float", "required": True},
             "host": {"type": "str", "required": True},
@@ -236,32 +171,19 @@ def main() -> None:
     )
     root = Path(module.params["root"])
     release, model = module.params["release"], module.params["model"]
-    complete, remains = releases(root)
-    missing = [] if release in complete else ["release"]
+    missing = [] if release in module.params["releases"] else ["release"]
     if not (root / "models" / model / "SHA256SUMS").exists():
         missing.append("model")
     space = os.statvfs(existing_parent(root))
     free = space.f_bavail * space.f_frsize / 2.0**30
-    busy = makers(root)
     found = [
-        f"another run is at work here: {'; '.join(busy)}: let it end, or end it" if busy else None,
         disk_problem(root, free, module.params["disk_gib"] if "release" in missing else 0),
         port_problem(
             module.params["host"], module.params["port"], root, int(FIRST_FREE_PORT.read_text())
         ),
     ]
     problems = [problem for problem in found if problem]
-    current = root / "current"
-    result = {
-        "changed": False,
-        "free_gib": round(free, 1),
-        "busy": busy,
-        "missing": missing,
-        "current": current.readlink().name if current.is_symlink() else "",
-        "serving": serving(root),
-        "releases": complete,
-        "remains": remains,
-    }
+    result = {"changed": False, "free_gib": round(free, 1), "missing": missing}
     if problems:
         module.fail_json(msg=" / ".join(problems), problems=problems, **result)
     module.exit_json(**result)
