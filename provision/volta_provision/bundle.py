@@ -1,22 +1,33 @@
-"""A bundle: the lock and all that a host needs to make a release of it, in one directory."""
+"""A bundle: the lock and all that a host needs to make a release of it, in one directory.
 
+Beside what is the same for all hosts it holds, for each class of host, CLASS.tar (what a host of
+that class unpacks, with the wheel that one of them built) and CLASS.sha256, which is written last.
+"""
+
+import hashlib
 import shutil
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from volta_provision.lockfile import PINS, PROFILES, digest, make_lock, requirement_files
-from volta_provision.source import pack_source
+from volta_doctor.files import write
+from volta_provision.errors import StackError
+from volta_provision.lockfile import PINS, PROFILES, Lock, digest, make_lock, requirement_files
+from volta_provision.source import pack, pack_source
 from volta_provision.stack import Profile, Stack
+
+BUILT = "built.txt"  # the requirement file of the wheel that a host built
 
 
 def write_bundle(stack: Stack, profile: Profile, source: Path, parent: Path) -> dict[str, Any]:
     """Write stack.lock.yaml, source.tar and the requirement files to `parent`/RELEASE, atomically.
 
     Returns what the playbooks need to know: the lock's digest, the release's name, the lock's
-    content, the order of the requirement files, and whether anything was written.
+    content, the order of the release's requirement files, and whether anything was written.
     """
     archive, source_digest = pack_source(source)
     lock = make_lock(stack, profile, source_digest)
@@ -28,7 +39,7 @@ def write_bundle(stack: Stack, profile: Profile, source: Path, parent: Path) -> 
         "changed": False,
         "digest": lock_digest,
         "release": release,
-        "requirements": requirement_files(profile),
+        "requirements": [*requirement_files(profile), BUILT],
         "torch_index": PROFILES[profile]["torch_index"],
         "disk_gib": PROFILES[profile]["disk_gib"],
         "path": str(out),
@@ -41,8 +52,51 @@ def write_bundle(stack: Stack, profile: Profile, source: Path, parent: Path) -> 
         staged = Path(scratch) / "bundle"
         staged.mkdir(mode=0o755)
         (staged / "source.tar").write_bytes(archive)
-        for name in ["build.txt", *requirement_files(profile)]:
+        for name in requirement_files(profile):
             shutil.copyfile(PINS / name, staged / name)
         (staged / "stack.lock.yaml").write_bytes(encoded)
         staged.rename(out)
     return {**report, "changed": True}
+
+
+def pack_release(bundle: Path, host_class: str, wheel: Path) -> Path:
+    """Write what hosts of a class unpack, with the wheel that one of them built; returns the tar.
+
+    Raises StackError where the wheel lacks code for an architecture that the lock names.
+    """
+    encoded = (bundle / "stack.lock.yaml").read_bytes()
+    lock = msgspec.yaml.decode(encoded, type=Lock)
+    audit(wheel, lock.kernels["archs"])
+    data = wheel.read_bytes()
+    built = f"./{wheel.name} --hash=sha256:{hashlib.sha256(data).hexdigest()}\n"
+    files = {
+        "stack.lock.yaml": encoded,
+        f"build/{wheel.name}": data,
+        f"build/{BUILT}": built.encode(),
+        **{f"build/{x}": (bundle / x).read_bytes() for x in requirement_files(lock.profile)},
+    }
+    archive = pack((name, content, False) for name, content in files.items())
+    write(bundle / f"{host_class}.tar", archive)
+    write(bundle / f"{host_class}.sha256", hashlib.sha256(archive).hexdigest().encode())
+    return bundle / f"{host_class}.tar"
+
+
+def audit(wheel: Path, archs: list[str]) -> None:
+    """Have the doctor look for the architectures' machine code. Raises StackError with its word."""
+    if not archs:
+        return
+    command = [
+        sys.executable,
+        "-m",
+        "volta_doctor",
+        "arch",
+        "--require",
+        ",".join(archs),
+        str(wheel),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise StackError(
+            f"{wheel.name}: not every kernel has code for {', '.join(archs)}, so it is not shipped "
+            f"(volta-doctor arch: exit {done.returncode})\n{done.stdout}{done.stderr}"
+        )

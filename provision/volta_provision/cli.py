@@ -9,7 +9,7 @@ import msgspec
 
 from volta_doctor.cli import open_standard_streams
 from volta_doctor.files import write
-from volta_provision.bundle import write_bundle
+from volta_provision.bundle import pack_release, write_bundle
 from volta_provision.errors import StackError
 from volta_provision.lockfile import make_lock
 from volta_provision.plan.cli import plan
@@ -88,6 +88,18 @@ def bundle(
     chosen = choose_profile(stack, profile, detected)
     report = write_bundle(stack, chosen, source or find_source(), out.resolve())
     click.echo(msgspec.json.encode(report))
+
+
+@cli.command()
+@click.argument("bundle", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.argument("host_class", metavar="CLASS")
+@click.argument("wheel", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+def pack(bundle: Path, host_class: str, wheel: Path) -> None:
+    """Add to BUNDLE what hosts of CLASS unpack, with the WHEEL that one of them built.
+
+    Kernels for GPUs are audited first, as by `volta-doctor arch --require`.
+    """
+    click.echo(pack_release(bundle, host_class, wheel))
 
 
 def choose_profile(stack: Stack, asked: str, detected: str | None) -> Profile:

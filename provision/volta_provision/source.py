@@ -3,7 +3,7 @@
 import hashlib
 import io
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from volta_provision.errors import StackError
@@ -35,21 +35,27 @@ def find_source() -> Path:
     return root
 
 
-def pack_source(root: Path) -> tuple[bytes, str]:
-    """Return an uncompressed tar of the source and its `sha256:<hex>`.
+def pack(files: Iterable[tuple[str, bytes, bool]]) -> bytes:
+    """Return an uncompressed tar of (name, content, executable), the same bytes on every machine.
 
-    Names are sorted and times, owners and modes normalised, so that equal sources give
-    equal bytes on every machine.
+    Names are sorted; times, owners and modes are normalised.
     """
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.USTAR_FORMAT) as archive:
-        for path in sorted(_files(root), key=lambda file: file.relative_to(root).as_posix()):
-            info = tarfile.TarInfo(path.relative_to(root).as_posix())
-            data = path.read_bytes()
+        for name, data, executable in sorted(files):
+            info = tarfile.TarInfo(name)
             info.size = len(data)
-            info.mode = 0o755 if path.stat().st_mode & 0o100 else 0o644
+            info.mode = 0o755 if executable else 0o644
             archive.addfile(info, io.BytesIO(data))
-    data = buffer.getvalue()
+    return buffer.getvalue()
+
+
+def pack_source(root: Path) -> tuple[bytes, str]:
+    """Return a tar of the source and its `sha256:<hex>`; equal sources give equal ones."""
+    data = pack(
+        (path.relative_to(root).as_posix(), path.read_bytes(), bool(path.stat().st_mode & 0o100))
+        for path in _files(root)
+    )
     return data, f"sha256:{hashlib.sha256(data).hexdigest()}"
 
 

@@ -1,14 +1,17 @@
 """The lock is exact, reproducible, and changes when anything that a release is made of does."""
 
+import hashlib
 import re
 import shutil
+import tarfile
+import zipfile
 
 import pytest
 import yaml
 
 from volta_doctor.catalog import compat
 from volta_provision import lockfile
-from volta_provision.bundle import write_bundle
+from volta_provision.bundle import pack_release, write_bundle
 from volta_provision.errors import StackError
 from volta_provision.lockfile import PROFILES, digest, make_lock, read_pins
 from volta_provision.source import PARTS, pack_source
@@ -96,10 +99,60 @@ def test_a_bundle_is_written_once(source, tmp_path):
     assert first["changed"]
     out = parent / first["release"]
     assert first["digest"] == digest((out / "stack.lock.yaml").read_bytes())
-    assert {path.name for path in out.iterdir()} >= {"source.tar", "build.txt", "cpu.txt"}
+    assert {path.name for path in out.iterdir()} >= {"source.tar", "cpu.txt", "torch-cpu.txt"}
     second = write_bundle(STACK, "cpu", source, parent)
     assert second == {**first, "changed": False}
     (source / "csrc/code.txt").write_text("changed")
     third = write_bundle(STACK, "cpu", source, parent)
     assert third["changed"]
     assert {path.name for path in parent.iterdir()} == {first["release"], third["release"]}
+
+
+@pytest.fixture
+def wheel(tmp_path):
+    """Return a function that makes a wheel with the given files in it."""
+
+    def make(*files):
+        path = tmp_path / "volta_stack-0.1.0-cp311-cp311-linux_x86_64.whl"
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr("volta_runtime/__init__.py", "")
+            for file in files:
+                archive.write(file, f"volta_runtime/{file.name}")
+        return path
+
+    return make
+
+
+def test_what_hosts_unpack_holds_the_wheel_with_its_hash(source, tmp_path, wheel):
+    report = write_bundle(STACK, "cpu", source, tmp_path / "bundles")
+    bundle = tmp_path / "bundles" / report["release"]
+    built = wheel()
+    archive = pack_release(bundle, "debian-12-x86_64-cp311", built)
+    sums = (bundle / "debian-12-x86_64-cp311.sha256").read_text()
+    assert sums == hashlib.sha256(archive.read_bytes()).hexdigest()
+    with tarfile.open(archive) as tar:
+        assert {f"build/{name}" for name in report["requirements"]} < set(tar.getnames())
+        line = tar.extractfile("build/built.txt").read().decode()
+        assert (
+            tar.extractfile("stack.lock.yaml").read() == (bundle / "stack.lock.yaml").read_bytes()
+        )
+    digest = hashlib.sha256(built.read_bytes()).hexdigest()
+    assert line == f"./{built.name} --hash=sha256:{digest}\n"
+
+
+@pytest.mark.parametrize(
+    ("kernels", "shipped"),
+    [(["cuda-11.8-sm_70.cubin"], True), (["cuda-13.0-sm_90a.cubin"], False), ([], False)],
+)
+def test_only_a_wheel_with_sm_70_code_is_shipped_to_v100s(
+    source, tmp_path, wheel, repo, kernels, shipped
+):
+    report = write_bundle(STACK, "v100", source, tmp_path / "bundles")
+    bundle = tmp_path / "bundles" / report["release"]
+    built = wheel(*(repo / "tests/data/doctor/device_code" / name for name in kernels))
+    if shipped:
+        assert pack_release(bundle, "rocky-9.4-x86_64-cp311", built).exists()
+        return
+    with pytest.raises(StackError, match=r"not every kernel has code for sm_70, so it is not ship"):
+        pack_release(bundle, "rocky-9.4-x86_64-cp311", built)
+    assert not list(bundle.glob("rocky*"))
