@@ -13,6 +13,7 @@ from volta_doctor.catalog import compat
 names = ("ansible", "ansible.module_utils", "ansible.module_utils.basic")
 with mock.patch.dict(sys.modules, {name: mock.MagicMock() for name in names}):
     facts = importlib.import_module("volta_provision.modules.volta_facts")
+    python = importlib.import_module("volta_provision.modules.volta_python")
 
 VOLTA = {
     "first_device_id": compat().volta.first_device_id,
@@ -155,10 +156,41 @@ def test_secure_boot_is_on_off_or_not_told(tmp_path, write):
     assert facts.secure_boot(tmp_path, container=False) is False
 
 
+@pytest.mark.parametrize(
+    ("here", "system", "default", "path", "package"),
+    [
+        ((3, 11), "debian-12", "python3.11", "ansible's", "python3"),
+        ((3, 10), "ubuntu-22", "python3.10", "ansible's", "python3.11"),
+        ((3, 9), "arch-1", "python3.14", "ansible's", ""),
+        ((3, 9), "redhat-9", "python3.9", "/bin/python3.12", "python3.12"),
+    ],
+)
+def test_a_python_is_found_or_its_package_known(
+    tmp_path, monkeypatch, here, system, default, path, package
+):
+    monkeypatch.setattr(python.sys, "version_info", (*here, 0))
+    monkeypatch.setattr(python.sys, "executable", "ansible's")
+    monkeypatch.setattr(python.shutil, "which", lambda name: {path.split("/")[-1]: path}.get(name))
+    monkeypatch.setattr(python, "DEFAULT", tmp_path / "python3")
+    (tmp_path / "python3").symlink_to(default)
+    family, major = system.split("-")
+    found = python.find_python({"id": family, "family": family, "major": major})
+    assert (found["path"], found["package"]) == (path, package)
+
+
+def test_what_is_missing_is_named_for_the_python_of_the_release(monkeypatch):
+    monkeypatch.setattr(python.shutil, "which", lambda name: None)
+    own = {"path": sys.executable, "version": "3.9", "supported": False, "package": "python3.11"}
+    by_apt, by_dnf = (python.missing_tools(own, dnf) for dnf in (False, True))
+    assert by_apt["missing_tools"] == ["Python 3.11 or 3.12 or 3.13", "venv"]
+    assert by_apt["missing_packages"] == ["python3.11-venv"]
+    assert by_dnf["missing_build_packages"] == ["cmake", "gcc-c++", "python3.11-devel"]
+    assert python.missing_tools({**own, "package": ""}, False)["missing_packages"] == []
+
+
 def test_a_class_of_hosts_is_what_its_binaries_depend_on():
-    python = "cp{}{}".format(*sys.version_info[:2])
     rocky = {"id": "rocky", "version": "9.4", "arch": "ppc64le"}
-    assert facts.host_class(rocky) == f"rocky-9.4-ppc64le-{python}"
+    assert python.host_class(rocky, "3.12") == "rocky-9.4-ppc64le-cp312"
 
 
 def test_a_service_stays_with_its_manager(tmp_path):

@@ -69,7 +69,34 @@ def test_a_free_port_is_no_problem(tmp_path):
     ("free", "need", "problem"), [(2.9, 3, True), (3.0, 3, False), (0, 0, False)]
 )
 def test_a_small_disk_is_named_with_both_figures(tmp_path, free, need, problem):
-    message = preflight.disk_problem(tmp_path / "opt/volta", free, need)
-    assert bool(message) == problem
+    needs = [preflight.Need(tmp_path / "opt/volta", need, preflight.RELEASE)]
+    messages = preflight.space_problems(needs, lambda _path: (1, free))
+    assert len(messages) == problem
     if problem:
-        assert f"{tmp_path} has 2.9 GiB free, the release needs 3.0 GiB" in message
+        assert f"{tmp_path} has 2.9 GiB free, and the release needs 3 GiB at" in messages[0]
+        assert "set preflight_root" in messages[0]
+
+
+def test_what_lies_on_one_disk_is_added_up(tmp_path):
+    for name in ("usr", "boot"):
+        (tmp_path / name).mkdir()
+    needs = [
+        preflight.Need(tmp_path / "usr/lib", 1, "the driver"),
+        preflight.Need(tmp_path / "boot", 0.15, "an initramfs"),
+        preflight.Need(tmp_path / "opt", 2, preflight.RELEASE),
+    ]
+
+    def disk(path):
+        return (2, 0.1) if path.name == "boot" else (1, 2.5)
+
+    messages = preflight.space_problems(needs, disk)
+    assert len(messages) == 2
+    assert "the driver needs 1 GiB" in messages[0]
+    assert "the release needs 2 GiB" in messages[0]
+    assert "has 0.1 GiB free, and an initramfs needs 0.15 GiB" in messages[1]
+    assert "preflight_root" not in messages[1]
+
+
+def test_several_problems_are_one_message():
+    assert preflight.message(["a"]) == "a"
+    assert preflight.message(["a", "b"]).splitlines()[1:] == ["1. a.", "2. b."]

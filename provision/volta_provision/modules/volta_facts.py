@@ -7,10 +7,9 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: volta_facts
-short_description: What a host is, and what it offers to a Volta release
+short_description: What a host is, and what keeps a server running on it
 description:
-  - Finds the distribution, the kernels, the NVIDIA cards and drivers, the service manager, the
-    Python, and the build tools.
+  - Finds the distribution, the kernels, the NVIDIA cards and drivers, and the service manager.
   - Reads only; looks into C(/sys), C(/proc) and the file system.
 options:
   root:
@@ -95,43 +94,11 @@ user:
   description: The user's name, and whether their services outlive their sessions (lingering).
   type: dict
   returned: always
-python:
-  description: Interpreter, its version as C(major.minor), and whether a release can use it.
-  type: dict
-  returned: always
-class:
-  description: Hosts of one class share a built wheel, as debian-12-x86_64-cp311.
-  type: str
-  returned: always
-missing_tools:
-  description: The tools that every host needs, and this one lacks.
-  type: list
-  elements: str
-  returned: always
-missing_packages:
-  description: Distribution packages that hold them.
-  type: list
-  elements: str
-  returned: always
-missing_build_tools:
-  description: The tools that a host needs to build, and this one lacks.
-  type: list
-  elements: str
-  returned: always
-missing_build_packages:
-  description: Distribution packages that hold them.
-  type: list
-  elements: str
-  returned: always
 """
 
-import importlib.util
 import os
 import pwd
 import re
-import shutil
-import sys
-import sysconfig
 from pathlib import Path
 from typing import Any
 
@@ -156,18 +123,6 @@ EFI = "sys/firmware/efi"
 SECURE_BOOT = f"{EFI}/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
 SHIM_DISABLED = f"{EFI}/efivars/MokSBStateRT-605dab50-e046-4300-abb6-3dd810dd8b23"
 CONTAINER_MARKS = ("run/systemd/container", "run/.containerenv", ".dockerenv")
-# The Pythons for which the lock knows a torch wheel of every profile.
-PYTHONS = ((3, 11), (3, 12), (3, 13))
-# A tool: how it is found, and the package that holds it by apt and by dnf.
-TOOLS: tuple[tuple[str, Any, str, str], ...] = (
-    ("venv", lambda: importlib.util.find_spec("ensurepip"), "python3-venv", "python3"),
-)
-# What the host that builds needs besides.
-BUILD_TOOLS: tuple[tuple[str, Any, str, str], ...] = (
-    ("Python headers", lambda: header().exists(), "python3-dev", "python3-devel"),
-    ("g++", lambda: shutil.which("g++"), "g++", "gcc-c++"),
-    ("cmake", lambda: shutil.which("cmake"), "cmake", "cmake"),
-)
 
 
 def read(path: Path) -> str:
@@ -182,10 +137,6 @@ def data(path: Path) -> bytes:
         return path.read_bytes()
     except OSError:
         return b""
-
-
-def header() -> Path:
-    return Path(sysconfig.get_paths()["include"], "Python.h")
 
 
 def os_release(host: Path) -> dict[str, str]:
@@ -329,20 +280,6 @@ def installed_root(unit: Path) -> Path | None:
     return Path(found[1]) if found else None
 
 
-def host_class(system: dict[str, str]) -> str:
-    """Return what the binaries of a host depend on; `system` is what `os_release` returns."""
-    python = "cp{}{}".format(*sys.version_info[:2])
-    return "-".join(
-        [system["id"] or "linux", system["version"] or "0", system["arch"] or "unknown", python]
-    )
-
-
-def missing(tools: tuple[tuple[str, Any, str, str], ...], column: int) -> tuple[list[str], ...]:
-    """Return the names of the tools that are not here, and the packages that hold them."""
-    absent = [tool for tool in tools if not tool[1]()]
-    return [tool[0] for tool in absent], sorted({str(tool[column]) for tool in absent})
-
-
 def main() -> None:
     module = AnsibleModule(
         argument_spec={
@@ -367,29 +304,15 @@ def main() -> None:
         )
     user = pwd.getpwuid(uid).pw_name
     manager, manager_runs = service_manager(uid, root, unit)
-    machine = look(Path("/"), module.params["volta"])
-    column = 3 if machine["os"]["family"] == "redhat" else 2
-    tools, packages = missing(TOOLS, column)
-    build_tools, build_packages = missing(BUILD_TOOLS, column)
     module.exit_json(
         changed=False,
         uid=uid,
         home=str(home),
         user={"name": user, "lingers": Path("/var/lib/systemd/linger", user).exists()},
         root=str(root),
-        **machine,
+        **look(Path("/"), module.params["volta"]),
         manager=manager,
         manager_runs=manager_runs,
-        python={
-            "path": sys.executable,
-            "version": "{}.{}".format(*sys.version_info[:2]),
-            "supported": sys.version_info[:2] in PYTHONS,
-        },
-        missing_tools=tools,
-        missing_packages=packages,
-        missing_build_tools=build_tools,
-        missing_build_packages=build_packages,
-        **{"class": host_class(machine["os"])},
     )
 
 

@@ -2,12 +2,15 @@
 # Apache-2.0 (see LICENSE)
 """Refuses a host on which a release could not be made or served, before anything is changed."""
 
+# Annotations are not evaluated: 3.9 does not know all of them.
+from __future__ import annotations
+
 DOCUMENTATION = r"""
 module: volta_preflight
 short_description: Check that a release fits on a host and its port is free
 description:
-  - Checks free disk space (unless the release is already complete) and the port.
-  - Fails with every problem found, each with its remedy. Changes nothing.
+  - Checks free disk space (for a release only where it is not already complete) and the port.
+  - Fails with every problem of the host, each with its remedy. Changes nothing.
   - Says what is already there, so that no later task has to look again.
 options:
   root:
@@ -31,6 +34,18 @@ options:
     description: Free space in GiB that making the release needs.
     type: float
     required: true
+  space:
+    description: >-
+      What else will be installed; each with its C(path), the C(gib) that it needs there, and
+      C(what) it is.
+    type: list
+    elements: dict
+    default: []
+  problems:
+    description: What else is wrong with the host, as M(volta_host_check) tells it.
+    type: list
+    elements: str
+    default: []
   host:
     description: The address that the server will bind.
     type: str
@@ -66,11 +81,14 @@ missing:
 import errno
 import os
 import socket
+from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 from ansible.module_utils.basic import AnsibleModule
 
 LISTEN = "0A"
+RELEASE = "the release"
 FIRST_FREE_PORT = Path("/proc/sys/net/ipv4/ip_unprivileged_port_start")
 
 
@@ -143,17 +161,58 @@ def port_problem(host: str, port: int, root: Path, first_free: int = 1024) -> st
     )
 
 
-def disk_problem(root: Path, free_gib: float, need_gib: float) -> str | None:
-    """Return what is wrong with the disk that holds `root`, or None."""
-    place = existing_parent(root)
-    if not os.access(place, os.W_OK):
-        return f"{place} is not writable by this user: run as root, or set preflight_root"
-    if free_gib < need_gib:
-        return (
-            f"{place} has {free_gib:.1f} GiB free, the release needs {need_gib:.1f} GiB: "
-            "free some, or set preflight_root to a directory on a larger disk"
+class Need(NamedTuple):
+    """Room for one thing, in GiB at a path."""
+
+    path: Path
+    gib: float
+    what: str
+
+
+def free_gib(path: Path) -> float:
+    space = os.statvfs(path)
+    return space.f_bavail * space.f_frsize / 2.0**30
+
+
+def space_problems(
+    needs: list[Need], disk: Callable[[Path], tuple[int, float]] | None = None
+) -> list[str]:
+    """Return what is wrong with the disks; what lies on one file system is added up.
+
+    `disk` gives the file system's number and its free GiB for a path that exists.
+    """
+    disk = disk or (lambda path: (path.stat().st_dev, free_gib(path)))
+    by_disk: dict[tuple[int, float], list[Need]] = {}
+    for need in needs:
+        by_disk.setdefault(disk(existing_parent(need.path)), []).append(need)
+    problems = []
+    for (_number, free), of_disk in by_disk.items():
+        total = sum(need.gib for need in of_disk)
+        if free >= total:
+            continue
+        parts = " and ".join(f"{n.what} needs {n.gib:g} GiB at {n.path}" for n in of_disk)
+        larger = any(need.what == RELEASE for need in of_disk)
+        problems.append(
+            f"{existing_parent(of_disk[0].path)} has {free:.1f} GiB free, and {parts}: free some"
+            + (", or set preflight_root to a directory on a larger disk" if larger else "")
         )
-    return None
+    return problems
+
+
+def access_problem(root: Path) -> str | None:
+    """Return what keeps this user from writing to the install root, or None."""
+    place = existing_parent(root)
+    if os.access(place, os.W_OK):
+        return None
+    return f"{place} is not writable by this user: run as root, or set preflight_root"
+
+
+def message(problems: list[str]) -> str:
+    """Return one message of all problems, a line for each where there are several."""
+    if len(problems) == 1:
+        return problems[0]
+    lines = "".join(f"\n{number}. {problem}." for number, problem in enumerate(problems, 1))
+    return f"{len(problems)} things keep this host from being made right:{lines}"
 
 
 def main() -> None:
@@ -164,6 +223,8 @@ def main() -> None:
             "releases": {"type": "list", "elements": "str", "required": True},
             "model": {"type": "str", "required": True},
             "disk_gib": {"type": "float", "required": True},
+            "space": {"type": "list", "elements": "dict", "default": []},
+            "problems": {"type": "list", "elements": "str", "default": []},
             "host": {"type": "str", "required": True},
             "port": {"type": "int", "required": True},
         },
@@ -174,18 +235,26 @@ def main() -> None:
     missing = [] if release in module.params["releases"] else ["release"]
     if not (root / "models" / model / "SHA256SUMS").exists():
         missing.append("model")
-    space = os.statvfs(existing_parent(root))
-    free = space.f_bavail * space.f_frsize / 2.0**30
+    needs = [Need(root, module.params["disk_gib"], RELEASE)] if "release" in missing else []
+    needs += [
+        Need(Path(row["path"]), float(row["gib"]), row["what"]) for row in module.params["space"]
+    ]
     found = [
-        disk_problem(root, free, module.params["disk_gib"] if "release" in missing else 0),
+        *module.params["problems"],
+        *space_problems(needs),
+        access_problem(root),
         port_problem(
             module.params["host"], module.params["port"], root, int(FIRST_FREE_PORT.read_text())
         ),
     ]
     problems = [problem for problem in found if problem]
-    result = {"changed": False, "free_gib": round(free, 1), "missing": missing}
+    result = {
+        "changed": False,
+        "free_gib": round(free_gib(existing_parent(root)), 1),
+        "missing": missing,
+    }
     if problems:
-        module.fail_json(msg=" / ".join(problems), problems=problems, **result)
+        module.fail_json(msg=message(problems), problems=problems, **result)
     module.exit_json(**result)
 
 
