@@ -24,7 +24,7 @@ options:
       C(last_device_id) are the block's ends, C(names) are the cards by device id.
     type: dict
     default: {}
-author: [Volta]
+author: ["Volta (!UNKNOWN)"]
 """
 EXAMPLES = r"""
 - name: Look at the host
@@ -289,7 +289,7 @@ def main() -> None:
         supports_check_mode=True,
     )
     uid = os.getuid()
-    home = Path("~").expanduser()
+    home = Path.home()
     units = Path("/etc/systemd/system") if uid == 0 else home / ".config/systemd/user"
     unit = units / "volta-serve.service"
     installed = installed_root(unit)

@@ -8,12 +8,12 @@ DOCUMENTATION = r"""
 module: volta_host_check
 short_description: Judge whether a host can be made right
 description:
-  - Judges what M(volta_facts) told, and who else keeps a driver on the host.
-  - Reads only, and never fails for what it finds; M(volta_preflight) refuses the host with all of
+  - Judges what M(volta.stack.volta_facts) told, and who else keeps a driver on the host.
+  - Reads only, and never fails for what it finds; M(volta.stack.volta_preflight) refuses the host with all of
     its problems in one message.
 options:
   host:
-    description: What M(volta_facts) returned.
+    description: What M(volta.stack.volta_facts) returned.
     type: dict
     required: true
   driver:
@@ -44,7 +44,7 @@ options:
       the first and the last device id of a block and the generation's name.
     type: dict
     default: {}
-author: [Volta]
+author: ["Volta (!UNKNOWN)"]
 """
 EXAMPLES = r"""
 - name: Judge the host
@@ -152,7 +152,7 @@ def headers_offered(family: str, kernel: str) -> bool | None:
 
 
 def look(root: Path, host: dict[str, Any]) -> dict[str, Any]:
-    """Return what the judgement needs besides what M(volta_facts) told."""
+    """Return what the judgement needs besides what M(volta.stack.volta_facts) told."""
     kernel = host["kernel"]
     lacking = [
         name

@@ -22,7 +22,7 @@ options:
     type: str
     required: true
   releases:
-    description: The names of the complete releases on the host, as M(volta_release) tells them.
+    description: The names of the complete releases on the host, as M(volta.stack.volta_release) tells them.
     type: list
     elements: str
     required: true
@@ -42,7 +42,7 @@ options:
     elements: dict
     default: []
   problems:
-    description: What else is wrong with the host, as M(volta_host_check) tells it.
+    description: What else is wrong with the host, as M(volta.stack.volta_host_check) tells it.
     type: list
     elements: str
     default: []
@@ -54,7 +54,7 @@ options:
     description: The port that the server will bind.
     type: int
     required: true
-author: [Volta]
+author: ["Volta (!UNKNOWN)"]
 """
 EXAMPLES = r"""
 - name: Refuse what cannot work
