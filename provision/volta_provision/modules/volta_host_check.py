@@ -9,8 +9,8 @@ module: volta_host_check
 short_description: Judge whether a host can be made right
 description:
   - Judges what M(volta.stack.volta_facts) told, and who else keeps a driver on the host.
-  - Reads only, and never fails for what it finds; M(volta.stack.volta_preflight) refuses the host with all of
-    its problems in one message.
+  - Reads only, and never fails for what it finds; M(volta.stack.volta_preflight) refuses the host
+    with all of its problems in one message.
 options:
   host:
     description: What M(volta.stack.volta_facts) returned.

@@ -22,7 +22,8 @@ options:
     type: str
     required: true
   releases:
-    description: The names of the complete releases on the host, as M(volta.stack.volta_release) tells them.
+    description: >-
+      The names of the complete releases on the host, as M(volta.stack.volta_release) tells them.
     type: list
     elements: str
     required: true

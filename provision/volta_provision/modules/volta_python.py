@@ -130,7 +130,7 @@ def missing_tools(python: dict[str, Any], dnf: bool) -> dict[str, list[str]]:
 
 
 def host_class(system: dict[str, str], python: str) -> str:
-    """Return what binaries depend on: the system as M(volta.stack.volta_facts) tells it, and the Python."""
+    """Return what binaries depend on: the system as volta_facts tells it, and the Python."""
     name, version = system["id"] or "linux", system["version"] or "0"
     return f"{name}-{version}-{system['arch']}-cp{python.replace('.', '')}"
 
