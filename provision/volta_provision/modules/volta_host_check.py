@@ -152,7 +152,7 @@ def headers_offered(family: str, kernel: str) -> bool | None:
 
 
 def look(root: Path, host: dict[str, Any]) -> dict[str, Any]:
-    """Return what the judgement needs besides what M(volta.stack.volta_facts) told."""
+    """Return what the judgement needs besides what volta_facts told."""
     kernel = host["kernel"]
     lacking = [
         name
