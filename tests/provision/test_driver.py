@@ -224,9 +224,10 @@ def test_what_is_in_the_modules_way(tmp_path, version, modules, loaded, words):
     (tmp_path / "proc/modules").write_text(modules + "\n")
     card = tmp_path / "sys/bus/pci/devices/0000:3b:00.0"
     card.mkdir(parents=True)
-    (card / "driver").symlink_to(tmp_path / "sys/bus/pci/drivers/nouveau")
-    found, reasons = kmod.in_the_way("580.95.05", tmp_path)
-    assert found == loaded
+    name = "nouveau" if modules else "nvidia"
+    (card / "driver").symlink_to(tmp_path / "sys/bus/pci/drivers" / name)
+    found, nouveau, reasons = kmod.in_the_way("580.95.05", tmp_path)
+    assert (found, nouveau) == (loaded, bool(modules))
     assert words in reasons[0] if words else reasons == []
 
 

@@ -53,6 +53,12 @@ options:
     description: The repository's address, which no other source may name; empty for none.
     type: str
     default: ""
+  fresh:
+    description: >-
+      Whether apt's lists were read just now, so that what is not in them is a problem, and a
+      simulated install tells.
+    type: bool
+    default: false
 author: ["Volta (!UNKNOWN)"]
 """
 EXAMPLES = r"""
@@ -105,6 +111,7 @@ import os
 import re
 import shutil
 import subprocess
+import tempfile
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -317,16 +324,21 @@ def plan(p: dict[str, Any], found: dict[str, Package], state: dict[str, Any]) ->
     wanted = state["wanted"] = choose(branch, p["version"], here, versions.get(first, []))
     drivers = {n for n, v in found.items() if DRIVER.match(n) and branch_of(v.version)}
     off = [n for n in {*p["packages"], *drivers} if n not in found or not fits(found[n], wanted)]
-    versions = offered(sorted(off)) if apt else {}
+    headers = missing_headers(p["headers"], p["kernels"], found)
+    versions = offered(sorted({*off, *headers})) if apt else {}
     targets, unknown = {}, []
     for name in sorted(off, key=[*p["packages"], *off].index):
-        target, problem = pick(name, branch, wanted, versions.get(name, []))
-        if name in found and found[name].version == target:
-            continue
-        targets[name] = target
-        if problem and name in p["packages"] and (not apt or wanted or name in versions):
+        targets[name], problem = pick(name, branch, wanted, versions.get(name, []))
+        if problem and name in p["packages"]:
             unknown.append(problem)
-    headers = missing_headers(p["headers"], p["kernels"], found)
+        if name in found and found[name].version == targets[name]:
+            del targets[name]
+    unknown += [
+        f"{name} is in no package list of this host: mirrors drop old kernels' headers. Install"
+        " the newest kernel with its headers, reboot into it, and run again."
+        for name in headers
+        if name not in versions
+    ]
     state["broken"] = [f"{n} ({v.state})" for n, v in found.items() if v.state != "installed"]
     if not (targets or headers or state["broken"]):
         return
@@ -337,27 +349,31 @@ def plan(p: dict[str, Any], found: dict[str, Package], state: dict[str, Any]) ->
     }
     state["todo"]["packages"] = "; ".join(f"{w}: {', '.join(n)}" for w, n in parts.items() if n)
     mark = "=" if apt else "-"
-    state["install"] = [
-        n + mark + v if v else n for n, v in targets.items() if v or n in p["packages"]
-    ] + headers
+    named = [n + mark + v if v else n for n, v in targets.items() if v or n in p["packages"]]
+    state["install"] = named + headers
     held = [n for n in targets if n in found and found[n].held]
     if held and not Path(p["pin"]).exists():
         state["problems"].append(
             f"Held at another version: {', '.join(f'{n} {found[n].version}' for n in held)}. Let"
             f" them go (apt-mark unhold {' '.join(held)}), or keep them by driver_branch."
         )
-    if apt and wanted and not state["broken"] and not state["problems"]:
-        state["problems"] += unknown or simulate(state["install"], branch)
+    if apt and p["fresh"] and not state["problems"]:
+        pin = p["files"].get(p["pin"], "").replace("@VERSION@", wanted)
+        state["problems"] += unknown or simulate(state["install"], branch, pin)
 
 
 def fits(package: Package, wanted: str) -> bool:
     return upstream(package.version) == wanted and package.state == "installed"
 
 
-def simulate(names: list[str], branch: int) -> list[str]:
+def simulate(names: list[str], branch: int, pin: str) -> list[str]:
     """Return what speaks against installing these: what apt would do, and the room for it."""
-    options = ["--no-install-recommends", "--allow-downgrades", "--allow-change-held-packages"]
-    code, said = run("apt-get", "-s", "-y", *options, "install", *names)
+    with tempfile.NamedTemporaryFile("w", suffix=".pref") as file:
+        file.write(pin)  # not on the host yet, and it decides which libraries come along
+        file.flush()
+        options = ["--no-install-recommends", "--allow-downgrades", "--allow-change-held-packages"]
+        options += ["-o", f"Dir::Etc::Preferences={file.name}"]
+        code, said = run("apt-get", "-s", "-y", *options, "install", *names)
     if code != 0:
         errors = [" ".join(line.split()) for line in said.splitlines() if "Depends:" in line]
         errors = errors or re.findall(r"^E: (.+)", said, re.MULTILINE)
@@ -391,6 +407,7 @@ def main() -> None:
             "files": {"type": "dict", "default": {}},
             "pin": {"type": "str", "default": ""},
             "repository": {"type": "str", "default": ""},
+            "fresh": {"type": "bool", "default": False},
         },
         supports_check_mode=True,
     )

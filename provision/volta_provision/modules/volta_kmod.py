@@ -118,7 +118,7 @@ def log_end(version: str, kernel: str, tree: Path = Path("/var/lib/dkms")) -> st
     logs += sorted(tree.glob(f"nvidia*/{version}/{kernel}/*/log/make.log"))
     for log in logs:
         lines = [line.strip() for line in read(log).splitlines() if line.strip()]
-        errors = [line for line in lines if re.search(r"\berror\b|\*\*\*|No space", line, re.I)]
+        errors = [line for line in lines if re.search(r"error:|No space left|not found", line)]
         return f"{log} ends: {' | '.join((errors or lines)[-3:])}"
     return ""
 
@@ -141,19 +141,21 @@ def stale_initramfs(kernels: list[str], blacklist: Path, root: Path = Path("/"))
     ]
 
 
-def in_the_way(wanted: str, root: Path = Path("/")) -> tuple[str, list[str]]:
-    """Return the loaded version, and what is loaded in the wanted module's place."""
+def in_the_way(wanted: str, root: Path = Path("/")) -> tuple[str, bool, list[str]]:
+    """Return (loaded version, nouveau is loaded, what is loaded in the wanted module's place)."""
     text = read(root / "proc/driver/nvidia/version")
     found = VERSION.search(text)
     loaded, reasons = found[0] if found else "", []
-    if re.search(r"^nouveau ", read(root / "proc/modules"), re.MULTILINE):
-        cards = ", ".join(nouveau_cards(root / "sys/bus/pci/devices")) or "no card"
-        reasons.append(f"nouveau is loaded and drives {cards}")
+    cards = nouveau_cards(root / "sys/bus/pci/devices")
+    modules = read(root / "proc/modules")
+    nouveau = bool(cards or re.search(r"^nouveau ", modules, re.MULTILINE))
+    if nouveau:
+        reasons.append(f"nouveau is loaded and drives {', '.join(cards) or 'no card'}")
     if "Open Kernel" in text:
         reasons.append(f"the open modules {loaded} are loaded, which cannot drive a V100")
     elif loaded not in ("", wanted):
         reasons.append(f"module {loaded} is loaded, not {wanted or 'the wanted one'}")
-    return loaded, reasons
+    return loaded, nouveau, reasons
 
 
 def main() -> None:
@@ -170,8 +172,7 @@ def main() -> None:
     disk = {kernel: on_disk(kernel) for kernel in kernels}
     unbuilt = [kernel for kernel in kernels if not wanted or disk[kernel] != wanted]
     initramfs = stale_initramfs(kernels, Path(module.params["blacklist"]))
-    loaded, reasons = in_the_way(wanted)
-    modules = re.findall(r"^(nvidia\S*|nouveau) ", read(Path("/proc/modules")), re.MULTILINE)
+    loaded, nouveau, reasons = in_the_way(wanted)
     todo: dict[str, Any] = {}
     if unbuilt:
         todo["modules"] = "; ".join(
@@ -191,8 +192,8 @@ def main() -> None:
         dkms=next((f"{path.parent.name}/{wanted}" for path in tree), ""),
         initramfs=initramfs,
         loaded=loaded,
-        unload=[name for name in modules if name != "nouveau"],
-        nouveau="nouveau" in modules,
+        unload=re.findall(r"^(nvidia\S*) ", read(Path("/proc/modules")), re.MULTILINE),
+        nouveau=nouveau,
         reboot=reasons if module.params["load"] else [],
     )
 
