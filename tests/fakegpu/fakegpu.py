@@ -20,36 +20,23 @@ from pathlib import Path
 import click
 from fakehost import make_tree
 from snapshots import STATE_VARIABLE, Fake, flatten, load
+from state_file import reboot
 
 SOURCES = Path(__file__).parent
 
-# What a reboot does to a GPU: what the driver held is back at its default ...
-RESET_AT_BOOT = {
-    "persistence": "0",
-    "compute_mode": "default",
-    "pcie.replays": "0",
-    "ecc.volatile_corrected": "0",
-    "ecc.volatile_uncorrected": "0",
-    "retired_pages.pending": "0",
-}
-# ... and what was pending, or the card's own setting, holds.
-COPIED_AT_BOOT = {
-    "ecc.current": "ecc.pending",
-    "driver_model.current": "driver_model.pending",
-    "power.limit_mw": "power.default_mw",
-    "power.enforced_mw": "power.default_mw",
-    "application_clocks.graphics": "application_clocks.default_graphics",
-    "application_clocks.memory": "application_clocks.default_memory",
-}
 
+def build(directory: Path, omit: Sequence[str] = (), define: Sequence[str] = ()) -> Path:
+    """Compile the library into `directory`, without the functions in `omit`; return its path.
 
-def build(directory: Path, omit: Sequence[str] = ()) -> Path:
-    """Compile the library into `directory`, without the functions in `omit`; return its path."""
+    `define` are macros: FAKE_STATE, the state's file where no variable names one, and
+    FAKE_VERSION, the only driver version that the library works with.
+    """
     exports = directory / "exports.map"
     exports.write_text(f"{{ global: nvml*; local: {' '.join(f'{name};' for name in omit)} *; }};\n")
     library = directory / "libnvidia-ml.so.1"
     command = ["cc", "-std=c11", "-O1", "-shared", "-fPIC", f"-Wl,--version-script={exports}"]
-    subprocess.run([*command, "-o", library, *sorted(SOURCES.glob("*.c"))], check=True)
+    macros = [f"-D{macro}" for macro in define]
+    subprocess.run([*command, *macros, "-o", library, *sorted(SOURCES.glob("*.c"))], check=True)
     return library
 
 
@@ -71,21 +58,6 @@ def host_environment(directory: Path, fake: Fake, library: Path | None = None) -
     root = make_tree(directory / "root", fake, library)
     env = environment(root / "usr/lib/x86_64-linux-gnu", directory / "state")
     return env | {"VOLTA_DOCTOR_SYSROOT": str(root)}
-
-
-def reboot(state: Path) -> None:
-    """Do to the state what a reboot does to the host; a reading that is an error stays one."""
-    lines = state.read_text().splitlines()
-    values = dict(line.split("=", 1) for line in lines if "=" in line)
-    for path in values:
-        gpu = ".".join(path.split(".", 2)[:2])
-        name = path.removeprefix(f"{gpu}.")
-        if name in RESET_AT_BOOT:
-            values[path] = RESET_AT_BOOT[name]
-        elif name in COPIED_AT_BOOT:
-            values[path] = values[f"{gpu}.{COPIED_AT_BOOT[name]}"]
-    errors = [line for line in lines if "=" not in line]
-    state.write_text("\n".join([*(f"{k}={v}" for k, v in values.items()), *errors]) + "\n")
 
 
 @click.group()

@@ -39,6 +39,7 @@ GPU_TEXT(X)
 #define GPU_U32(X)                                                   \
   X(nvmlDeviceGetMinorNumber, "minor_number")                        \
   X(nvmlDeviceGetPersistenceMode, "persistence")                     \
+  X(nvmlDeviceGetAccountingMode, "accounting")                       \
   X(nvmlDeviceGetPerformanceState, "performance_state")              \
   X(nvmlDeviceGetCurrPcieLinkGeneration, "pcie.generation")          \
   X(nvmlDeviceGetMaxPcieLinkGeneration, "pcie.generation_max")       \

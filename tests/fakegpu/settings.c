@@ -15,6 +15,10 @@ int nvmlDeviceSetPersistenceMode(nvmlDevice_t gpu, unsigned mode) {
   return store(number(mode), "gpus.%u.persistence", gpu->index);
 }
 
+int nvmlDeviceSetAccountingMode(nvmlDevice_t gpu, unsigned mode) {
+  return store(number(mode), "gpus.%u.accounting", gpu->index);
+}
+
 // As on the card, current stays what it is until the next boot.
 int nvmlDeviceSetEccMode(nvmlDevice_t gpu, unsigned mode) {
   return store(number(mode), "gpus.%u.ecc.pending", gpu->index);

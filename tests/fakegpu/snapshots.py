@@ -20,8 +20,8 @@ class Fake:
     """A whole host.
 
     `nvml` and `topo` are sections of the doctor's facts; `omit` are the functions that its
-    library lacks, and `fault` is what nvmlInit does instead of answering: hang or crash. `smi` is
-    how nvidia-smi ends where it does not print its XML: its exit code and what it says.
+    library lacks, and `fault` is what nvmlInit does instead of answering: hang or crash; or `denied`,
+    where nothing may be set. `smi` is how nvidia-smi ends where it does not print its XML: its exit code and what it says.
     """
 
     nvml: dict[str, Any]
@@ -32,8 +32,9 @@ class Fake:
 
     @property
     def state(self) -> dict[str, Any]:
-        """What the library is told."""
-        return {**self.nvml, "topo": self.topo, "fault": self.fault}
+        """What the library is told; of what the doctor does not look at, what every card begins with."""
+        gpus = [{"accounting": False, **gpu} for gpu in self.nvml.get("gpus", [])]
+        return {**self.nvml, "gpus": gpus, "topo": self.topo, "fault": self.fault}
 
 
 def twins() -> dict[str, dict[str, Any]]:

@@ -1,6 +1,7 @@
 #define _GNU_SOURCE  // asprintf, getline
 #include "state.h"
 
+#include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,8 +20,19 @@ static void state_free(void) {
   reading_count = 0;
 }
 
+// Where no variable names it: a fake host has it at one place, as a library must that any program
+// loads.
+#ifndef FAKE_STATE
+#define FAKE_STATE NULL
+#endif
+
+static const char *state_file(void) {
+  const char *named = getenv("VOLTA_FAKE_NVML");
+  return named ? named : FAKE_STATE;
+}
+
 int state_load(void) {
-  const char *file_name = getenv("VOLTA_FAKE_NVML");
+  const char *file_name = state_file();
   FILE *file = file_name ? fopen(file_name, "r") : NULL;
   if (!file) return NVML_ERROR_DRIVER_NOT_LOADED;
   state_free();
@@ -44,7 +56,7 @@ int state_load(void) {
 
 // Written beside the state and renamed, so that no reader sees half of it.
 static int state_save(void) {
-  const char *file_name = getenv("VOLTA_FAKE_NVML");
+  const char *file_name = state_file();
   char *new_name = NULL;
   if (asprintf(&new_name, "%s.new", file_name) < 0) return NVML_ERROR_UNKNOWN;
   FILE *file = fopen(new_name, "w");
@@ -81,6 +93,7 @@ int store(const char *text, const char *path_format, ...) {
   struct reading *reading = vfind(path_format, arguments);
   va_end(arguments);
   if (reading->error) return reading->error;
+  if (!strcmp(find("fault")->text, "denied")) return NVML_ERROR_NO_PERMISSION;
   free(reading->text);
   reading->text = strdup(text);
   return state_save();

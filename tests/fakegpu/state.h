@@ -8,8 +8,10 @@ enum {
   NVML_ERROR_UNINITIALIZED = 1,
   NVML_ERROR_INVALID_ARGUMENT = 2,
   NVML_ERROR_NOT_SUPPORTED = 3,
+  NVML_ERROR_NO_PERMISSION = 4,
   NVML_ERROR_INSUFFICIENT_SIZE = 7,
   NVML_ERROR_DRIVER_NOT_LOADED = 9,
+  NVML_ERROR_LIB_RM_VERSION_MISMATCH = 18,
   NVML_ERROR_UNKNOWN = 999,
 };
 
@@ -25,7 +27,8 @@ int state_load(void);
 // The reading at a printf-style path; one that is not in the state is "not supported".
 const struct reading *find(const char *path_format, ...);
 
-// Writes a value back at once, unless the reading is an error: then returns that.
+// Writes a value back at once, unless the reading is an error: then returns that. Nothing may be
+// set where the state's fault is `denied`.
 int store(const char *text, const char *path_format, ...);
 
 // What a reading says, as the type that a function returns; the result is NVML's return code.
