@@ -20,8 +20,9 @@ class Fake:
     """A whole host.
 
     `nvml` and `topo` are sections of the doctor's facts; `omit` are the functions that its
-    library lacks, and `fault` is what nvmlInit does instead of answering: hang or crash; or `denied`,
-    where nothing may be set. `smi` is how nvidia-smi ends where it does not print its XML: its exit code and what it says.
+    library lacks, and `fault` is what nvmlInit does instead of answering: hang or crash; or
+    `denied`, where nothing may be set. `smi` is how nvidia-smi ends where it does not print its
+    XML: its exit code and what it says.
     """
 
     nvml: dict[str, Any]
@@ -32,7 +33,7 @@ class Fake:
 
     @property
     def state(self) -> dict[str, Any]:
-        """What the library is told; of what the doctor does not look at, what every card begins with."""
+        """What the library is told; what the doctor does not ask begins as on every card."""
         gpus = [{"accounting": False, **gpu} for gpu in self.nvml.get("gpus", [])]
         return {**self.nvml, "gpus": gpus, "topo": self.topo, "fault": self.fault}
 
