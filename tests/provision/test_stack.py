@@ -84,3 +84,32 @@ def test_what_cannot_be_locked_is_named(tmp_path, text, parts):
 def test_flags_that_are_not_set_are_not_in_the_lock(tmp_path):
     lock = make_lock(read_lockable(stack(tmp_path, GOOD)), "cpu", "sha256:0")
     assert b"tensor_parallel_size" not in lock.encode()
+
+
+FILES = "[{name: config.json, size: 2, sha256: " + "a" * 64 + "}]"
+HUB = "{kind: hub, repo: a/b, revision: " + "b" * 40 + f", files: {FILES}}}"
+
+
+@pytest.mark.parametrize(
+    ("source", "parts"),
+    [
+        (HUB.replace("revision", "revison"), ["unknown key 'source.revison'", "mean 'revision'"]),
+        (HUB.replace("size", "bytes"), ["unknown key 'source.files[0].bytes'", "size"]),
+        (HUB.replace("b" * 40, "main"), ["source.revision", "[0-9a-f]{40}"]),
+        (HUB.replace("a" * 64, "aa"), ["source.files[0].sha256", "[0-9a-f]{64}"]),
+        (HUB.replace("config.json", "../config.json"), ["source.files[0].name"]),
+        (HUB.replace(FILES, "[]"), ["source.files", "length"]),
+        (HUB.replace("kind: hub", "kind: hug"), ["source.kind", "'hug'"]),
+        ("{kind: tree, url: /srv/models/x, files: " + FILES + "}", ["source.url", "https?|file"]),
+        ("/srv/models/x", ["source: Expected `object`"]),
+    ],
+)
+def test_mistakes_in_the_table_of_models_are_named(tmp_path, source, parts):
+    path = tmp_path / "models.yaml"
+    path.write_text(f"mine: {{name: Mine, source: {HUB}}}\n")
+    assert read_models(path)["mine"].name == "Mine"
+    path.write_text(f"mine: {{name: Mine, source: {source}}}\n")
+    with pytest.raises(StackError) as error:
+        read_models(path)
+    for part in [f"{path}: mine: ", *parts]:
+        assert part in str(error.value)
