@@ -96,6 +96,12 @@ def test_every_module_and_role_is_documented(run, collection):
     assert sorted(roles) == [f"volta.stack.{role}" for role in ROLES]
 
 
+def test_the_readme_leads_to_every_role_s():
+    readme = (PLAYBOOKS / "README.md").read_text()
+    assert sorted(set(re.findall(r"\(roles/(\w+)/README\.md\)", readme))) == ROLES
+    assert [r for r in ROLES if not (PLAYBOOKS / "roles" / r / "README.md").exists()] == []
+
+
 def test_a_play_elsewhere_uses_it_by_full_names(run, collection):
     tasks = [
         {"volta.stack.volta_facts": {}, "register": "preflight_host"},
