@@ -102,6 +102,12 @@ def test_a_distribution_is_told_by_its_own_id(tmp_path, write, text, known):
     assert tuple(system[name] for name in ("id", "version", "major", "codename", "family")) == known
 
 
+def test_nouveau_is_loaded_where_the_kernel_shows_it(tmp_path, write):
+    assert not facts.look(tmp_path, VOLTA)["nouveau"]["loaded"]
+    write("sys/module/nouveau/initstate", "live")
+    assert facts.look(tmp_path, VOLTA)["nouveau"] == {"loaded": True, "bound": []}
+
+
 def test_the_next_kernel_is_the_newest_with_an_image(tmp_path, write):
     write("proc/sys/kernel/osrelease", "6.1.0-9-amd64\n")
     for kernel in ("6.1.0-9-amd64", "6.1.0-28-amd64", "6.1.0-40-amd64"):

@@ -239,7 +239,6 @@ def look(host: Path, volta: dict[str, Any]) -> dict[str, Any]:
     """Return what the machine is, `host` being its root directory."""
     cards = gpus(host, volta)
     container = any((host / mark).exists() for mark in CONTAINER_MARKS)
-    loaded = [line.split()[0] for line in read(host / "proc/modules").splitlines()]
     return {
         "os": os_release(host),
         "kernel": kernels(host),
@@ -248,7 +247,7 @@ def look(host: Path, volta: dict[str, Any]) -> dict[str, Any]:
         "profile": "v100" if any(card["volta"] for card in cards) else "cpu",
         "nvidia": nvidia_driver(host),
         "nouveau": {
-            "loaded": "nouveau" in loaded,
+            "loaded": (host / "sys/module/nouveau").exists(),
             "bound": [card["address"] for card in cards if card["driver"] == "nouveau"],
         },
         "secure_boot": secure_boot(host, container),
