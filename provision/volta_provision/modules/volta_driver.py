@@ -329,9 +329,14 @@ def plan(p: dict[str, Any], found: dict[str, Package], state: dict[str, Any]) ->
     targets, unknown = {}, []
     for name in sorted(off, key=[*p["packages"], *off].index):
         targets[name], problem = pick(name, branch, wanted, versions.get(name, []))
+        if name == first and p["version"] and p["version"] != upstream(targets[name]):
+            problem = problem or (
+                f"{name} {p['version']} is in no package list of this host; of branch {branch}"
+                f" there are {', '.join(v for v in versions[name] if branch_of(v) == branch)}."
+            )
         if problem and name in p["packages"]:
             unknown.append(problem)
-        if name in found and found[name].version == targets[name]:
+        if not problem and name in found and found[name].version == targets[name]:
             del targets[name]
     unknown += [
         f"{name} is in no package list of this host: mirrors drop old kernels' headers. Install"

@@ -84,6 +84,8 @@ from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 
+# The modules of a driver: each before those that it needs.
+UNLOADED = ("nvidia_drm", "nvidia_modeset", "nvidia_uvm", "nvidia_peermem", "nvidia")
 VERSION = re.compile(r"\b\d{3}\.\d+(?:\.\d+)?\b")
 
 
@@ -141,14 +143,18 @@ def stale_initramfs(kernels: list[str], blacklist: Path, root: Path = Path("/"))
     ]
 
 
+def loaded_modules(root: Path = Path("/")) -> list[str]:
+    """Return the names of the loaded modules; what is built into the kernel has no initstate."""
+    return [path.parent.name for path in root.glob("sys/module/*/initstate")]
+
+
 def in_the_way(wanted: str, root: Path = Path("/")) -> tuple[str, bool, list[str]]:
     """Return (loaded version, nouveau is loaded, what is loaded in the wanted module's place)."""
     text = read(root / "proc/driver/nvidia/version")
     found = VERSION.search(text)
     loaded, reasons = found[0] if found else "", []
     cards = nouveau_cards(root / "sys/bus/pci/devices")
-    modules = read(root / "proc/modules")
-    nouveau = bool(cards or re.search(r"^nouveau ", modules, re.MULTILINE))
+    nouveau = bool(cards) or "nouveau" in loaded_modules(root)
     if nouveau:
         reasons.append(f"nouveau is loaded and drives {', '.join(cards) or 'no card'}")
     if "Open Kernel" in text:
@@ -192,7 +198,7 @@ def main() -> None:
         dkms=next((f"{path.parent.name}/{wanted}" for path in tree), ""),
         initramfs=initramfs,
         loaded=loaded,
-        unload=re.findall(r"^(nvidia\S*) ", read(Path("/proc/modules")), re.MULTILINE),
+        unload=[name for name in UNLOADED if name in loaded_modules()],
         nouveau=nouveau,
         reboot=reasons if module.params["load"] else [],
     )
