@@ -12,6 +12,7 @@ import yaml
 # As in test_modules.py: importing Ansible does not go with torch in one process.
 names = ("ansible", "ansible.module_utils", "ansible.module_utils.basic")
 with mock.patch.dict(sys.modules, {name: mock.MagicMock() for name in names}):
+    facts = importlib.import_module("volta_provision.modules.volta_facts")
     check = importlib.import_module("volta_provision.modules.volta_host_check")
 
 ROLE = Path(__file__).parents[2] / "playbooks/roles/preflight/vars/main"
@@ -81,6 +82,8 @@ def test_another_card_is_named_with_its_generation_and_place(host, judge):
     (problem,) = judge()
     assert problem.startswith("this is a T4 (Turing) at 0000:5e:00.0, not a V100")
     assert "preflight_other_gpus: ignore" in problem
+    host["gpus"].append(T4 | {"address": "0000:86:00.0"})
+    assert judge()[0].startswith("this is 2 x T4 (Turing) at 0000:5e:00.0 and 0000:86:00.0, not")
     assert judge(other_gpus="ignore") == []
 
 
@@ -95,11 +98,14 @@ def test_a_mixed_host_names_the_stranger(host, judge):
 
 def test_the_count_of_cards_is_named_with_what_is_there(host, judge):
     (problem,) = judge(expected_gpus=4)
-    assert "4 Volta cards are expected, and 1 are on the PCI bus (0000:3b:00.0): reseat" in problem
+    assert (
+        "4 Volta cards are expected, and on the PCI bus there are 1 (0000:3b:00.0): reseat"
+        in problem
+    )
     assert problem.endswith("set preflight_expected_gpus to 1")
     host["gpus"], host["volta"] = [], False
     (problem,) = judge(expected_gpus=4)
-    assert "0 are on the PCI bus (none)" in problem
+    assert "there are 0 (none)" in problem
     assert judge(expected_gpus=0) == []
 
 
@@ -125,6 +131,11 @@ def test_other_systems_are_refused_by_name_where_the_driver_is_kept(host, judge,
     assert bool(problems) == refused
     assert all("That System" in problem or "ppc64le" in problem for problem in problems)
     assert judge(driver=False) == []
+
+
+def test_every_supported_system_is_of_a_known_family():
+    clocks = yaml.safe_load((ROLE.parents[2] / "host/vars/main.yml").read_text())["host_clock"]
+    assert {facts.FAMILIES[name] for name in SYSTEMS} == set(clocks)
 
 
 OWNERS = {

@@ -182,6 +182,17 @@ def describe(card: dict[str, Any], cards: dict[str, Any]) -> str:
     return name or f"{generation or 'NVIDIA'} card of device id {card['device']}"
 
 
+def name_cards(found: list[dict[str, Any]], cards: dict[str, Any]) -> str:
+    """Return which cards these are and where: a T4 (Turing) at …, 2 x A100 (Ampere) at … and …."""
+    places: dict[str, list[str]] = {}
+    for card in found:
+        places.setdefault(describe(card, cards), []).append(card["address"])
+    return ", ".join(
+        f"{'a' if len(at) == 1 else f'{len(at)} x'} {kind} at {' and '.join(at)}"
+        for kind, at in places.items()
+    )
+
+
 def judge_cards(p: dict[str, Any]) -> list[str]:
     """Judge which cards are here, and whether they answer."""
     host, expected = p["host"], p["expected_gpus"]
@@ -195,7 +206,7 @@ def judge_cards(p: dict[str, Any]) -> list[str]:
         if card["lost"]
     ]
     if others and p["other_gpus"] == "refuse":
-        named = ", ".join(f"a {describe(c, p['cards'])} at {c['address']}" for c in others)
+        named = name_cards(others, p["cards"])
         leave = "set preflight_other_gpus: ignore for this host"
         if ours:
             problems.append(
@@ -213,7 +224,7 @@ def judge_cards(p: dict[str, Any]) -> list[str]:
     if expected and here != expected:
         seen = ", ".join(card["address"] for card in ours) or "none"
         problems.append(
-            f"{expected} Volta cards are expected, and {here} are on the PCI bus ({seen}): "
+            f"{expected} Volta cards are expected, and on the PCI bus there are {here} ({seen}): "
             + (
                 "reseat what is missing, check its power cables and its slot in the firmware's"
                 " setup, and start the host cold"
@@ -275,9 +286,8 @@ def judge_owners(host: dict[str, Any], seen: dict[str, Any]) -> list[str]:
     problems = []
     if host["nvidia"]["runfile"]:
         problems.append(
-            "NVIDIA's runfile installed a driver here (nvidia-uninstall is there, and no package"
-            " owns it): packages would mix with its files. Run nvidia-uninstall --silent, reboot,"
-            f" and run again; {own}"
+            "NVIDIA's runfile installed a driver here (it left nvidia-uninstall): packages would"
+            " mix with its files. Run nvidia-uninstall --silent, reboot, and run again; " + own
         )
     if seen["operator"]:
         problems.append(

@@ -255,7 +255,7 @@ def main() -> None:
         "missing": missing,
     }
     if problems:
-        module.fail_json(msg=message(problems), problems=problems, **result)
+        module.fail_json(msg=message(problems), **result)
     module.exit_json(**result)
 
 
