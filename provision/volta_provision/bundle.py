@@ -46,6 +46,7 @@ def write_bundle(stack: Stack, profile: Profile, source: Path, parent: Path) -> 
         "lock": msgspec.to_builtins(msgspec.structs.replace(lock, packages=[], build=[])),
     }
     if out.exists():
+        forget_damaged(out)
         return report
     parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=parent, prefix=".") as scratch:
@@ -79,6 +80,17 @@ def pack_release(bundle: Path, host_class: str, wheel: Path) -> Path:
     write(bundle / f"{host_class}.tar", archive)
     write(bundle / f"{host_class}.sha256", hashlib.sha256(archive).hexdigest().encode())
     return bundle / f"{host_class}.tar"
+
+
+def forget_damaged(bundle: Path) -> None:
+    """Take away the sums that do not hold, so that what they stand beside is made anew."""
+    for sums in bundle.glob("*.sha256"):
+        archive = sums.with_suffix(".tar")
+        if (
+            not archive.exists()
+            or sums.read_text() != hashlib.sha256(archive.read_bytes()).hexdigest()
+        ):
+            sums.unlink()
 
 
 def audit(wheel: Path, archs: list[str]) -> None:

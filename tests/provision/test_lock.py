@@ -136,6 +136,11 @@ def test_what_hosts_unpack_holds_the_wheel_with_its_hash(source, tmp_path, wheel
         assert (
             tar.extractfile("stack.lock.yaml").read() == (bundle / "stack.lock.yaml").read_bytes()
         )
+    write_bundle(STACK, "cpu", source, tmp_path / "bundles")
+    assert (bundle / "debian-12-x86_64-cp311.sha256").exists()
+    archive.write_bytes(archive.read_bytes()[:-1])  # it is made anew
+    write_bundle(STACK, "cpu", source, tmp_path / "bundles")
+    assert not (bundle / "debian-12-x86_64-cp311.sha256").exists()
     digest = hashlib.sha256(built.read_bytes()).hexdigest()
     assert line == f"./{built.name} --hash=sha256:{digest}\n"
 

@@ -221,8 +221,8 @@ def unpack(archive: Path, sha256: str, out: Path) -> None:
     found = hashlib.sha256(archive.read_bytes()).hexdigest()
     if found != sha256:
         raise ReleaseError(
-            f"{archive}: its sha256 is {found}, not {sha256}: it was damaged on its way or on the "
-            "control node; remove it there and run again, and it is made anew"
+            f"{archive}: its sha256 is {found}, not {sha256}: it was damaged on its way, so it is "
+            "not unpacked; run again"
         )
     partial = out.with_name(f"{out.name}.partial")
     if partial.exists():
