@@ -33,6 +33,7 @@ def run(tmp_path_factory):
         "HOME": str(home),
         "ANSIBLE_COLLECTIONS_PATH": str(home / "collections"),
         "ANSIBLE_NOCOLOR": "1",
+        "ANSIBLE_REMOTE_TMP": str(home / "tmp"),
         "LC_ALL": "C.UTF-8",
     }
 

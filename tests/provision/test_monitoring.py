@@ -60,7 +60,11 @@ def verdicts(report, tmp_path_factory):
     (root / "play.yml").write_text(yaml.safe_dump(play))
     (root / "hosts.yml").write_text(yaml.safe_dump({"all": {"hosts": hosts}}))
     playbook = Path(sys.executable).with_name("ansible-playbook")
-    settings = {"HOME": str(root / "ansible"), "ROLES_PATH": str(ROLE.parent)}
+    settings = {
+        "HOME": str(root / "ansible"),
+        "REMOTE_TMP": str(root / "tmp"),
+        "ROLES_PATH": str(ROLE.parent),
+    }
     subprocess.run(
         [playbook, "play.yml", "--inventory=hosts.yml"],
         cwd=root,
