@@ -1,6 +1,7 @@
 """What volta_gpu reads and sets: real pynvml on hosts with fake V100s."""
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -190,6 +191,18 @@ def test_what_a_card_lacks_is_said_and_fails_only_where_it_was_asked_for(host):
     assert "GPU 0" in machine.fails(ecc="enabled")
     assert "no power limit to set, and 250 was asked for" in machine.fails(power_limit="250")
     assert machine.run(gpus=["1"], ecc="enabled")["notes"] == []
+
+
+def test_what_computes_is_named(host):
+    pid = os.getpid()
+    machine = host(
+        **{"gpus.1.compute_processes": "=1", "gpus.1.compute_processes.0.pid": f"={pid}"}
+    )
+    (process,) = machine.run()["gpus"][1]["processes"]
+    assert process["pid"] == pid
+    assert process["text"].startswith("GPU 1 (0000:")
+    assert f"{process['name']} (pid {pid}" in process["text"]
+    assert process["name"] == Path("/proc/self/comm").read_text().strip()
 
 
 def test_a_lost_gpu_is_named_with_the_remedy(host):

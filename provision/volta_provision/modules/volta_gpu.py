@@ -80,9 +80,9 @@ gpus:
   description: >-
     The GPUs chosen, each with index, address, uuid and name, its settings in the words of the
     options (null where the card has none; C(ecc) is what the next boot brings, C(ecc_current) what
-    is), C(limits) and C(clocks) that it takes, the C(processes) that compute on it with pid, name
-    and unit, and C(volatile): what of the settings wanted the next boot loses. In check mode, as
-    they are.
+    is), C(limits) and C(clocks) that it takes, the C(processes) that compute on it with pid, name,
+    unit and all of that as C(text), and C(volatile), the settings wanted that the next boot loses.
+    In check mode, as they are.
   type: list
   elements: dict
   returned: when NVML answers
@@ -325,7 +325,7 @@ def look(nvml: Any, card: Card) -> None:
     look_at_power(nvml, card)
     look_at_clocks(nvml, card)
     running = told(nvml, "nvmlDeviceGetComputeRunningProcesses", gpu) or []
-    state["processes"] = [process(entry.pid) for entry in running]
+    state["processes"] = [process(card, entry.pid) for entry in running]
 
 
 def look_at_power(nvml: Any, card: Card) -> None:
@@ -358,15 +358,17 @@ def look_at_clocks(nvml: Any, card: Card) -> None:
         card.state["clocks"] = {"default": "{},{}".format(*usual), "highest": highest}
 
 
-def process(pid: int) -> dict[str, Any]:
-    """Return a process' name and systemd unit, empty where they are not told."""
+def process(card: Card, pid: int) -> dict[str, Any]:
+    """Return a process' name and systemd unit, empty where they are not told, and all in words."""
     here = Path("/proc", str(pid))
     try:
         name = (here / "comm").read_text().strip()
         units = re.findall(r"/([^/\s]+\.(?:service|scope))$", (here / "cgroup").read_text(), re.M)
     except OSError:
-        return {"pid": pid, "name": "", "unit": ""}
-    return {"pid": pid, "name": name, "unit": units[0] if units else ""}
+        name, units = "", []
+    unit = units[0] if units else ""
+    text = f"{card}: {name or 'a process'} (pid {pid}{f' of {unit}' if unit else ''})"
+    return {"pid": pid, "name": name, "unit": unit, "text": text}
 
 
 def open_cards(nvml: Any, chosen: list[str]) -> list[Card]:
@@ -462,8 +464,8 @@ def refusal(nvml: Any, card: Card, what: str, error: Any) -> str:
             " ansible_become: true); in a container or a virtual GPU, set it on its host."
         )
     if error.value == nvml.NVML_ERROR_IN_USE:
-        users = ", ".join(f"{p['name']} (pid {p['pid']})" for p in card.state["processes"])
-        return f"{card} is in use by {users or 'another process'}: end it, and run again."
+        users = "; ".join(process["text"] for process in card.state["processes"])
+        return f"{card} is in use, and so takes no {what}. End what uses it, and run again. {users}"
     if error.value == nvml.NVML_ERROR_GPU_IS_LOST:
         return gone(card.state["index"], card.state["address"], str(error))
     return f"{card} does not take {what}: {error}."
@@ -570,7 +572,10 @@ def main() -> None:
     asked = [f"{name}: {module.params[name]}\n" for name in SETTINGS]
     asked = [line for line in asked if not line.endswith(" keep\n")]
     try:
-        module.exit_json(**work(module.params, module.check_mode))
+        result = work(module.params, module.check_mode)
+        for note in result["notes"]:
+            module.warn(note)
+        module.exit_json(**result)
     except UnavailableError as error:
         if not module.check_mode:
             module.fail_json(msg=str(error), available=False)
