@@ -215,13 +215,15 @@ def test_an_initramfs_older_than_the_blacklist_is_made_anew(tmp_path):
         ("NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.95.05  Mon", "", "580.95.05", None),
         ("NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.1.2  Mon", "", "535.1.2", "535.1.2"),
         ("NVIDIA UNIX Open Kernel Module for x86_64  580.95.05", "", "580.95.05", "open modules"),
-        ("", "nouveau 2400256 0 - Live", "", "nouveau is loaded and drives 0000:3b:00.0"),
+        ("", "nouveau", "", "nouveau is loaded and drives 0000:3b:00.0"),
     ],
 )
 def test_what_is_in_the_modules_way(tmp_path, version, modules, loaded, words):
     (tmp_path / "proc/driver/nvidia").mkdir(parents=True)
     (tmp_path / "proc/driver/nvidia/version").write_text(version)
-    (tmp_path / "proc/modules").write_text(modules + "\n")
+    if modules:
+        (tmp_path / "sys/module" / modules).mkdir(parents=True)
+        (tmp_path / "sys/module" / modules / "initstate").write_text("live\n")
     card = tmp_path / "sys/bus/pci/devices/0000:3b:00.0"
     card.mkdir(parents=True)
     name = "nouveau" if modules else "nvidia"
