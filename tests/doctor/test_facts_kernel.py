@@ -101,7 +101,10 @@ def test_modules_of_the_running_and_the_newest_kernel(host):
     probe = host(
         files=KERNEL
         | {
-            "/proc/modules": "nvidia_uvm 1 0\nnvidia 1 9 nvidia_uvm,\next4 1 1\n",
+            "/sys/module/nvidia/initstate": "live\n",
+            "/sys/module/nvidia_uvm/initstate": "live\n",
+            "/sys/module/nouveau/parameters/debug": "",  # built in, or not wholly loaded
+            "/sys/module/ext4/initstate": "live\n",
             modules.PROC_VERSION: "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.95.05\n",
             f"/lib/modules/{K}/modules.dep": "dkms/nvidia-uvm.ko: x\ndkms/nvidia.ko:\n",
             f"/lib/modules/{K}/modules.builtin": "",
@@ -119,7 +122,7 @@ def test_modules_of_the_running_and_the_newest_kernel(host):
         },
     )
     facts = modules.collect(probe)
-    assert facts.loaded == ["nvidia_uvm", "nvidia"]
+    assert facts.loaded == ["nvidia", "nvidia_uvm"]
     assert (facts.loaded_version, facts.loaded_open) == ("580.95.05", False)
     assert [(m.kernel, m.version, m.license) for m in facts.on_disk] == [
         (K, "580.95.05", "NVIDIA"),

@@ -41,7 +41,8 @@ def make_tree(root: Path, fake: Fake, library: Path) -> Path:
     driver = driver if isinstance(driver, str) else "580.95.05"
     files = {
         **_FILES,
-        "proc/modules": "nvidia_uvm 1 0 - Live\nnvidia 2 1 nvidia_uvm - Live\n",
+        "sys/module/nvidia/initstate": "live\n",
+        "sys/module/nvidia_uvm/initstate": "live\n",
         "proc/driver/nvidia/version": (
             f"NVRM version: NVIDIA UNIX x86_64 Kernel Module  {driver}  Tue Sep 23 10:11:16 UTC"
             " 2025\nGCC version:  gcc version 12.2.0 (Debian 12.2.0-14+deb12u1)\n"

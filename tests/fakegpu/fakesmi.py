@@ -111,7 +111,11 @@ def _gpu(gpu: ElementTree.Element, facts: dict[str, Any]) -> None:
         put(gpu, f"driver_model/{path}_dm", said)
     put(gpu, "product_architecture", "Volta")
     put(gpu, "performance_state", _said(facts, "performance_state", lambda state: f"P{state}"))
-    put(gpu, "compute_mode", _said(facts, "compute_mode", lambda mode: mode.title()))
+    put(
+        gpu,
+        "compute_mode",
+        _said(facts, "compute_mode", lambda mode: mode.replace("_", " ").title()),
+    )
     for name, bit in _EVENT_REASONS.items():
         said = _said(
             facts, "event_reasons", lambda r, bit=bit: "Active" if r & bit else "Not Active"

@@ -39,6 +39,10 @@ int nvmlInitWithFlags(unsigned flags) {
   int error = state_load();
   if (!error) obey(find("fault")->text);
   if (!error) error = refusal(find("init_error"));
+#ifdef FAKE_VERSION
+  if (!error && strcmp(find("driver_version")->text, FAKE_VERSION))
+    error = NVML_ERROR_LIB_RM_VERSION_MISMATCH;
+#endif
   if (!error) users++;
   return error;
 }

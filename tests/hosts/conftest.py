@@ -1,23 +1,18 @@
-"""Real Debian hosts under systemd-nspawn, made once and booted from a clean overlay."""
+"""Real Debian hosts under systemd-nspawn: one that is bare, and such with fake V100s (lab.py)."""
 
+import json
 import os
-import shlex
 import shutil
-import signal
-import socket
 import subprocess
-import time
+import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
-
-TOOLS = ("debootstrap", "systemd-nspawn", "ssh", "ssh-keygen", "unshare")
-SUITE = "bookworm"
-MIRROR = "http://deb.debian.org/debian"
-PACKAGES = "systemd,systemd-sysv,dbus,python3,openssh-server"
-SSH_OPTIONS = ("StrictHostKeyChecking=no", "UserKnownHostsFile=/dev/null", "ConnectTimeout=5")
+from lab import GPUS, TOOLS, Host, base, boot, driver_variables, free_port
+from repository import Mirror, make_repository
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -30,99 +25,36 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(pytest.mark.skip(reason=reason))
 
 
-@dataclass(frozen=True)
-class Host:
-    """A booted host: its ssh port, its key, and the environment that pip needs there."""
-
-    port: int
-    key: Path
-    environment: dict[str, str]
-
-    @property
-    def ssh(self) -> list[str]:
-        options = [f"-o{option}" for option in SSH_OPTIONS]
-        return ["ssh", "-q", *options, f"-i{self.key}", f"-p{self.port}", "root@127.0.0.1"]
-
-    def run(self, command: str, timeout: float = 60, check: bool = True, data: bytes | None = None):
-        """Run a shell command on the host; the result's stdout holds stderr too."""
-        exports = "".join(f"export {k}={shlex.quote(v)}; " for k, v in self.environment.items())
-        result = subprocess.run(
-            [*self.ssh, exports + command],
-            input=data,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            timeout=timeout,
-            check=False,
-        )
-        output = result.stdout.decode(errors="replace")
-        assert not check or result.returncode == 0, f"{command}: exit {result.returncode}\n{output}"
-        return subprocess.CompletedProcess(command, result.returncode, output)
-
-    def wait(self, seconds: float = 60) -> None:
-        """Wait until systemd has finished booting."""
-        deadline = time.monotonic() + seconds
-        while time.monotonic() < deadline:
-            state = self.run("systemctl is-system-running --wait", check=False).stdout.strip()
-            if state == "running":
-                return
-            time.sleep(0.5)
-        raise TimeoutError(f"host on port {self.port} did not boot in {seconds} s")
-
-
 @pytest.fixture(scope="session")
 def lab(repo: Path) -> Path:
-    """A directory with a Debian root file system (70 s, once) and a key."""
-    lab = repo / ".cache" / "lab"
-    if not (lab / "rootfs/etc/debian_version").exists():
-        partial = lab / "rootfs.partial"
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir(parents=True)
-        options = ["--variant=minbase", f"--include={PACKAGES}"]
-        command = ["debootstrap", *options, SUITE, partial, MIRROR]
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-        partial.rename(lab / "rootfs")
-    if not (lab / "key").exists():
-        command = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", lab / "key"]
-        subprocess.run(command, check=True)
+    """Where hosts and their root file systems are; the latter stay for the next run."""
+    lab = Path(os.environ.get("VOLTA_LAB", repo / ".cache/lab"))
+    lab.mkdir(parents=True, exist_ok=True)
+    base(lab, "bookworm")
     return lab
 
 
 @pytest.fixture(scope="session")
-def free_port():
-    """Return a function that gives a port nobody listens on."""
-
-    def find() -> int:
-        with socket.create_server(("127.0.0.1", 0)) as probe:
-            return probe.getsockname()[1]
-
-    return find
-
-
-@pytest.fixture(scope="session")
-def host(lab: Path, repo: Path, free_port) -> Iterator[Host]:
-    """One bare host that has nothing but Debian's base and an ssh server."""
-    port = free_port()
+def pip() -> tuple[dict[str, str], tuple[str, ...]]:
+    """The environment that pip needs on a host, and the directories that it must see there."""
     environment = {name: value for name, value in os.environ.items() if name.startswith("PIP_")}
     if "PIP_CERT" in environment:
         environment["PIP_CERT"] = "/etc/ssl/lab.crt"
     # A local wheel directory is shown to the host, as a site's mirror would be.
     binds = [path for path in environment.get("PIP_FIND_LINKS", "").split() if Path(path).is_dir()]
-    stale = lab / "hosts" / "bare"
-    subprocess.run(["rm", "-rf", "--one-file-system", stale], check=True)
-    boot = subprocess.Popen(
-        [repo / "tests/hosts/boot", lab, "bare", str(port), *binds], start_new_session=True
-    )
-    host = Host(port, lab / "key", environment)
+    return environment, tuple(binds)
+
+
+@pytest.fixture(scope="session")
+def host(lab: Path, pip) -> Iterator[Host]:
+    """One bare host that has nothing but Debian's base and an ssh server."""
+    environment, binds = pip
+    host = boot(lab, "bare", free_port(), bare=True, binds=binds, environment=environment)
     try:
         host.wait()
         yield host
     finally:
-        host.run("poweroff", check=False)
-        try:
-            boot.wait(60)
-        except subprocess.TimeoutExpired:
-            os.killpg(boot.pid, signal.SIGKILL)
-        shutil.rmtree(stale, ignore_errors=True)
+        host.stop()
 
 
 @pytest.fixture(scope="session")
@@ -143,3 +75,91 @@ def checkout(host: Host, repo: Path) -> str:
     ).stdout
     host.run("mkdir -p /root/volta && tar -xf - -C /root/volta", data=archive)
     return "/root/volta"
+
+
+@dataclass
+class Repository:
+    """What plays NVIDIA's package repository, served to the hosts."""
+
+    mirror: Mirror
+    fingerprint: str
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """The driver role's variables for it."""
+        return driver_variables(self.mirror.url, self.fingerprint)
+
+
+@pytest.fixture(scope="session")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Repository:
+    place = tmp_path_factory.mktemp("repository") / "nvidia"
+    return Repository(Mirror(place).start(), make_repository(place))
+
+
+@dataclass
+class Outcome:
+    """What ansible-playbook said: its exit code, its output, and each host's recap."""
+
+    code: int
+    output: str
+    recap: dict[str, dict[str, int]] = field(default_factory=dict)
+
+    @property
+    def words(self) -> str:
+        """The output with its line breaks folded, to look for sentences in."""
+        return " ".join(self.output.split())
+
+
+@pytest.fixture(scope="session")
+def play(repo: Path, tmp_path_factory: pytest.TempPathFactory):
+    """Return a function that runs a playbook against hosts, as an administrator does."""
+    scratch = tmp_path_factory.mktemp("play")
+
+    def run(
+        playbook: str,
+        hosts: list[Host],
+        *arguments: str,
+        check: bool = True,
+        timeout: float = 900,
+        **variables: Any,
+    ) -> Outcome:
+        inventory = scratch / f"{'-'.join(host.name for host in hosts)}.json"
+        entries = {host.name: host.variables for host in hosts}
+        inventory.write_text(json.dumps({"volta": {"hosts": entries}}))
+        command = [Path(sys.executable).with_name("ansible-playbook"), playbook, "-i", inventory]
+        result = subprocess.run(
+            [*command, "-e", json.dumps(variables), *arguments],
+            cwd=repo / "playbooks",
+            env={**os.environ, "ANSIBLE_HOME": str(scratch / "ansible")},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
+        recap = {}
+        for line in result.stdout.rpartition("PLAY RECAP")[2].splitlines()[1:]:
+            name, colon, counts = line.partition(":")
+            if colon:
+                pairs = (pair.split("=") for pair in counts.split())
+                recap[name.strip()] = {key: int(value) for key, value in pairs}
+        assert not check or result.returncode == 0, result.stdout
+        return Outcome(result.returncode, result.stdout, recap)
+
+    return run
+
+
+@pytest.fixture
+def v100_host(lab: Path) -> Iterator[Any]:
+    """Return a function that boots a host with fake V100s; all go when the test ends."""
+    made: list[Host] = []
+
+    def make(name: str, gpus: str = GPUS, **options: Any) -> Host:
+        host = boot(lab, name, free_port(), gpus=gpus, **options)
+        made.append(host)
+        host.wait(90)
+        return host
+
+    yield make
+    for host in made:
+        host.stop()

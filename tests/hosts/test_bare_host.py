@@ -4,23 +4,19 @@ The tests of this file are steps of one story and run in order.
 """
 
 import json
-import os
 import re
 import shlex
-import subprocess
-import sys
 import urllib.request
-from pathlib import Path
 
 import openai
 import pytest
+from lab import free_port
 
-SSH_OPTIONS = ("StrictHostKeyChecking=no", "UserKnownHostsFile=/dev/null")
 QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
 
 
 @pytest.fixture(scope="module")
-def port(host, checkout, free_port):
+def port(host, checkout):
     port = free_port()
     host.run(f"sed -i 's/port: 8000/port: {port}/' {checkout}/stack.yaml")
     return port
@@ -78,34 +74,14 @@ def test_a_second_run_changes_nothing(up, port):
     assert recap(up())["changed"] == 0
 
 
-def test_a_control_node_finds_the_same_release_by_ssh(host, repo, port, tmp_path):
+def test_a_control_node_finds_the_same_release_by_ssh(host, play, repo, port, tmp_path):
     """The same sources and stack give the same lock on another machine: nothing to do there."""
-    stack = (repo / "stack.yaml").read_text().replace("port: 8000", f"port: {port}")
-    (tmp_path / "stack.yaml").write_text(stack)
-    variables = {
-        "ansible_host": "127.0.0.1",
-        "ansible_port": host.port,
-        "ansible_user": "root",
-        "ansible_remote_tmp": "/tmp/ansible",
-        "ansible_ssh_private_key_file": str(host.key),
-        "ansible_ssh_common_args": " ".join(f"-o {option}" for option in SSH_OPTIONS),
-        "preflight_stack": str(tmp_path / "stack.yaml"),
-        "preflight_bundles": str(tmp_path / "bundles"),
-    }
-    inventory = {"volta": {"hosts": {"v100-a": variables}}}
-    (tmp_path / "hosts").write_text(json.dumps(inventory))
-    command = [Path(sys.executable).with_name("ansible-playbook"), "site.yml"]
-    result = subprocess.run(
-        [*command, "-i", tmp_path / "hosts"],
-        cwd=repo / "playbooks",
-        env={**os.environ, "ANSIBLE_HOME": str(tmp_path / "ansible")},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
+    stack = tmp_path / "stack.yaml"
+    stack.write_text((repo / "stack.yaml").read_text().replace("port: 8000", f"port: {port}"))
+    outcome = play(
+        "site.yml", [host], preflight_stack=str(stack), preflight_bundles=str(tmp_path / "bundles")
     )
-    assert result.returncode == 0, result.stdout
-    assert recap(result.stdout)["changed"] == 1, result.stdout  # the bundle, on this machine
+    assert outcome.recap["bare"]["changed"] == 1, outcome.output  # the bundle, on this machine
 
 
 def test_the_doctor_states_the_profile(host, port):

@@ -65,10 +65,10 @@ def parse_version(text: str) -> str | None:
     return match[0] if match else None
 
 
-def parse_loaded(proc_modules: str) -> list[str]:
-    """Return the NVIDIA and nouveau modules of /proc/modules."""
-    names = (line.split(" ", 1)[0] for line in proc_modules.splitlines())
-    return [name for name in names if name.startswith("nvidia") or name == "nouveau"]
+def loaded_modules(probe: Probe) -> list[str]:
+    """Return the NVIDIA and nouveau modules that are loaded; what is built in has no initstate."""
+    names = [name for name in probe.names("/sys/module") if name.startswith(("nvidia", "nouveau"))]
+    return [name for name in names if probe.exists(f"/sys/module/{name}/initstate")]
 
 
 def parse_modinfo(text: str) -> dict[str, str]:
@@ -170,7 +170,7 @@ def collect(probe: Probe) -> ModulesFacts:
     looked_at = dict.fromkeys([running, *kernels[:1]])
     return ModulesFacts(
         running_kernel=running,
-        loaded=parse_loaded(probe.text_or_none("/proc/modules") or ""),
+        loaded=loaded_modules(probe),
         proc_version=probe.text_or_none(PROC_VERSION),
         on_disk=[read_module(probe, kernel, name) for kernel in looked_at] if kernels else None,
         libraries=find_libraries(probe),

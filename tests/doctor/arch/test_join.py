@@ -42,7 +42,11 @@ def files(shared_object, package, elf_file):
         "open kernel module": {
             VERSION: "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  Release\n"
         },
-        "no module loaded": {VERSION: None, "proc/modules": ""},
+        "no module loaded": {
+            VERSION: None,
+            "sys/module/nvidia/initstate": None,
+            "sys/module/nvidia_uvm/initstate": None,
+        },
         "a branch beyond Volta": {},
         "module and libraries differ": {},
         "driver too old for CUDA 12": {},
