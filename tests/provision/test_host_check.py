@@ -194,6 +194,7 @@ def test_secure_boot_is_a_problem_until_a_key_is_enrolled_or_the_module_loaded(h
 def test_headers_that_are_gone_from_the_mirror_are_named(judge):
     (problem,) = judge({"no_headers": [KERNEL]})
     assert f"the mirror has no linux-headers-{KERNEL}" in problem
+    assert "apt-get install linux-image-amd64 linux-headers-amd64" in problem
 
 
 def test_a_user_without_root_is_told_what_to_install(host, judge):

@@ -87,13 +87,13 @@ def test_what_lies_on_one_disk_is_added_up(tmp_path):
     ]
 
     def disk(path):
-        return (2, 0.1) if path.name == "boot" else (1, 2.5)
+        return (2, 0.05) if path.name == "boot" else (1, 2.5)
 
     messages = preflight.space_problems(needs, disk)
     assert len(messages) == 2
     assert "the driver needs 1 GiB" in messages[0]
     assert "the release needs 2 GiB" in messages[0]
-    assert "has 0.1 GiB free, and an initramfs needs 0.15 GiB" in messages[1]
+    assert "has 0.05 GiB free, and an initramfs needs 0.15 GiB" in messages[1]
     assert "preflight_root" not in messages[1]
 
 

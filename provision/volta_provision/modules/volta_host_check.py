@@ -86,6 +86,10 @@ OPERATOR = "run/nvidia/driver"
 DKMS_KEYS = ("var/lib/dkms/mok.pub", "var/lib/shim-signed/mok/MOK.der")
 ENROLLED_KEYS = "sys/firmware/efi/efivars/MokListRT*"
 HEADERS = {"debian": "linux-headers-", "redhat": "kernel-devel-"}
+NEWEST_KERNEL = {
+    "debian": "linux-image-amd64 linux-headers-amd64",
+    "ubuntu": "linux-image-generic linux-headers-generic",
+}
 # Package lists older than this may miss what the mirror has by now.
 FRESH_LISTS_S = 24 * 3600
 
@@ -325,7 +329,8 @@ def judge_kernel(host: dict[str, Any], seen: dict[str, Any]) -> list[str]:
         package = HEADERS[host["os"]["family"]] + kernel
         problems.append(
             f"the mirror has no {package}, so no driver can be built for the kernel {kernel}:"
-            " install the newest kernel together with its headers and reboot into it"
+            " install the newest one with its headers (apt-get install"
+            f" {NEWEST_KERNEL[host['os']['id']]}) and reboot into it"
         )
     if host["secure_boot"] and not host["nvidia"]["loaded"] and not seen["key_enrolled"]:
         signed = (

@@ -194,7 +194,8 @@ def space_problems(
         parts = " and ".join(f"{n.what} needs {n.gib:g} GiB at {n.path}" for n in of_disk)
         larger = any(need.what == RELEASE for need in of_disk)
         problems.append(
-            f"{existing_parent(of_disk[0].path)} has {free:.1f} GiB free, and {parts}: free some"
+            f"{existing_parent(of_disk[0].path)} has {free:.{1 if free >= 1 else 2}f} GiB free, and"
+            f" {parts}: free some"
             + (", or set preflight_root to a directory on a larger disk" if larger else "")
         )
     return problems
