@@ -583,7 +583,11 @@ def main() -> None:
             changed=bool(asked) and not module.params["verify"],
             available=False,
             msg=f"A check cannot look at the GPUs yet: {error}",
-            diff={"before": "", "after": "".join(asked), "after_header": "every GPU"},
+            diff={
+                "before": "",
+                "after": "".join(asked),
+                "after_header": "every GPU, once NVML answers",
+            },
         )
     except GpuError as error:
         module.fail_json(msg=str(error))
