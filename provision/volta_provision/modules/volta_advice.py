@@ -16,7 +16,7 @@ options:
     type: list
     elements: str
     required: true
-author: [Volta]
+author: ["Volta (!UNKNOWN)"]
 """
 EXAMPLES = r"""
 - name: Look at what slows copies between GPUs
@@ -39,7 +39,8 @@ from pathlib import Path
 from ansible.module_utils.basic import AnsibleModule
 
 # PCI Express Base Specification: where extended capabilities begin, and Access Control Services.
-FIRST_CAPABILITY, ACS = 0x100, 0x000D
+FIRST_CAPABILITY = 0x100
+ACS = 0x000D
 # Bits of its control register that send what one GPU writes to another up to the CPU.
 REDIRECTING = 1 << 0 | 1 << 2  # source validation, request redirect
 

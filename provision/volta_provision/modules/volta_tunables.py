@@ -29,7 +29,7 @@ options:
     description: The drop-in of tmpfiles.d that keeps them.
     type: path
     required: true
-author: [Volta]
+author: ["Volta (!UNKNOWN)"]
 """
 EXAMPLES = r"""
 - name: Keep models in RAM
