@@ -6,6 +6,7 @@ import os
 PREFIX = "VOLTA"
 API_KEY = "VOLTA_API_KEY"
 NOTIFY_SOCKET = "NOTIFY_SOCKET"
+WATCHDOG_USEC = "WATCHDOG_USEC"
 OMP_WAIT_POLICY = "OMP_WAIT_POLICY"
 
 
@@ -17,6 +18,11 @@ def api_key() -> str | None:
 def notify_socket() -> str | None:
     """Where systemd awaits readiness (sd_notify(3)), or None outside a Type=notify unit."""
     return os.environ.get(NOTIFY_SOCKET) or None
+
+
+def watchdog_s() -> float | None:
+    """Seconds without a sign of life after which systemd ends us, or None where it does not."""
+    return int(os.environ.get(WATCHDOG_USEC, 0)) / 1e6 or None
 
 
 def yield_idle_cores() -> None:

@@ -3,6 +3,7 @@
 import logging
 import random
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -63,6 +64,7 @@ class Engine:
         self._changed = threading.Condition()
         self._submitted: list[Generation] = []
         self._stopping = False
+        self._step_began: float | None = None
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
         self._thread.start()
 
@@ -80,6 +82,12 @@ class Engine:
     def waiting(self) -> int:
         """Requests in the queue."""
         return len(self._scheduler.waiting) + len(self._submitted)
+
+    @property
+    def step_s(self) -> float:
+        """For how many seconds the step at hand has run; 0 between steps and without work."""
+        began = self._step_began
+        return 0.0 if began is None else time.monotonic() - began
 
     def submit(
         self, prompt: list[int], params: SamplingParams, sink: Callable[[Output], None]
@@ -132,7 +140,9 @@ class Engine:
         try:
             with torch.inference_mode():
                 while self._take_requests():
+                    self._step_began = time.monotonic()
                     self._step()
+                    self._step_began = None
             self._fail_all(EngineDeadError("the server is shutting down"))
         except Exception as error:
             log.exception("the engine has failed and will serve no more requests")

@@ -5,6 +5,7 @@ import contextlib
 import logging
 import signal
 import socket
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -115,6 +116,8 @@ class _Server(uvicorn.Server):
         super().__init__(config)
         self._engine = engine
         self._asked = asked
+        self._watchdog_s = env.watchdog_s()
+        self._next_beat = 0.0
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -139,7 +142,17 @@ class _Server(uvicorn.Server):
         notify("READY=1")
 
     async def on_tick(self, counter: int) -> bool:
+        self._beat()
         return await super().on_tick(counter) or self._engine.failure is not None
+
+    def _beat(self) -> None:
+        """Tell systemd's watchdog that we live; an engine that hangs in a step does not."""
+        now = time.monotonic()
+        if self._watchdog_s is None or now < self._next_beat:
+            return
+        if self._engine.step_s < self._watchdog_s / 2:
+            notify("WATCHDOG=1")
+            self._next_beat = now + self._watchdog_s / 4
 
 
 def notify(state: str) -> None:

@@ -12,6 +12,9 @@ from itertools import pairwise
 import httpx
 import openai
 import pytest
+import uvicorn
+
+from volta_runtime.server import serve
 
 HELLO = [{"role": "user", "content": "hello"}]
 RUNNING = "volta_num_requests_running"
@@ -171,6 +174,40 @@ def test_readiness_is_told_to_systemd(start_server, tiny, tmp_path):
         assert inbox.recv(100) == b"READY=1"
         assert server.http.get("/health").status_code == 200
     assert server.stop() == 0
+
+
+class Step:
+    """An engine whose step at hand has run for so long."""
+
+    failure = None
+
+    def __init__(self, seconds):
+        self.step_s = seconds
+
+
+@pytest.mark.parametrize(("step_s", "beats"), [(0.0, 3), (9.0, 3), (11.0, 0)])
+def test_the_watchdog_hears_of_an_engine_that_moves(monkeypatch, step_s, beats):
+    """20 s of watchdog: a sign each 5 s, and none while a step has run for more than 10 s."""
+    monkeypatch.setenv("WATCHDOG_USEC", "20000000")
+    said, clock = [], iter([0, 1, 5, 6, 10])
+    monkeypatch.setattr(serve, "notify", said.append)
+    monkeypatch.setattr(serve.time, "monotonic", lambda: next(clock))
+    watched = serve._Server(uvicorn.Config(None), Step(step_s), None)
+    for _ in range(5):
+        watched._beat()
+    assert said == ["WATCHDOG=1"] * beats
+
+
+def test_a_server_lives_under_a_watchdog(start_server, tiny, tmp_path):
+    path = tmp_path / "notify"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as inbox:
+        inbox.bind(str(path))
+        inbox.settimeout(20)
+        server = start_server(tiny, env={"NOTIFY_SOCKET": str(path), "WATCHDOG_USEC": "1000000"})
+        heard = [inbox.recv(100) for _ in range(4)]
+        assert server.stop() == 0
+    assert heard.count(b"READY=1") == 1
+    assert heard.count(b"WATCHDOG=1") == 3
 
 
 @pytest.mark.parametrize("by_file", [True, False])
