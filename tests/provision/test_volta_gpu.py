@@ -248,6 +248,31 @@ def test_without_a_library_or_a_binding_it_says_which(host, tmp_path):
     assert "install the driver" in machine.fails(ecc="auto")
 
 
+def test_the_doctor_is_content_with_what_the_role_asks_for(fakegpu, library, tmp_path):
+    drift = {"persistence": False, "compute_mode": "prohibited"}
+    fake = fakegpu.load("v100-sxm2-16gb-x2")
+    for gpu in fake.nvml["gpus"]:
+        gpu |= drift | {"ecc": gpu["ecc"] | {"current": False, "pending": False}}
+        gpu["power"] |= {"limit_mw": 200000, "enforced_mw": 200000}
+    env = fakegpu.host_environment(tmp_path, fake, library / "libnvidia-ml.so.1")
+    machine = Host(fakegpu, library, tmp_path / "state")
+    asked = ("persistence", "compute-mode", "ecc-mode", "power-limit", "app-clocks")
+
+    def bad():
+        command = [sys.executable, "-m", "volta_doctor", "check", "--format", "json"]
+        env["PYTHONPATH"] = str(REPO / "doctor")
+        done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+        findings = json.loads(done.stdout)["findings"]
+        assert {finding["id"] for finding in findings} >= set(asked), done.stderr
+        return {f["id"] for f in findings if f["id"] in asked and f["status"] != "ok"}
+
+    assert bad() == set(asked)
+    assert machine.run(**WANTED)["reboot_required"]
+    machine.reboot()
+    machine.run(**WANTED)
+    assert bad() == set()
+
+
 def test_the_binding_is_one_file(host, tmp_path):
     shutil.copy(pynvml.__file__, tmp_path / "pynvml.py")
     assert host().run(pynvml=str(tmp_path / "pynvml.py"))["available"]
