@@ -14,7 +14,8 @@ from volta_provision.stack import Model, Profile, Serve, Stack, read_models
 
 PINS = Path(__file__).with_name("pins")
 
-# Requirement files a profile's environment is made of, and the torch index of each.
+# Requirement files a profile's environment is made of, the torch index of each, and what the
+# server may take of the host's memory: `high` of it unhindered, more than `max` never.
 PROFILES: dict[Profile, dict[str, Any]] = {
     "cpu": {
         "torch": "torch-cpu.txt",
@@ -22,6 +23,7 @@ PROFILES: dict[Profile, dict[str, Any]] = {
         "torch_index": "https://download.pytorch.org/whl/cpu",
         "kernels": {"cuda": False, "archs": []},
         "disk_gib": 3,
+        "memory_gib": {"high": 6, "max": 8},
     },
     "v100": {
         "torch": None,
@@ -29,6 +31,7 @@ PROFILES: dict[Profile, dict[str, Any]] = {
         "torch_index": None,
         "kernels": {"cuda": True, "archs": ["sm_70"]},
         "disk_gib": 16,
+        "memory_gib": {"high": 24, "max": 32},
     },
 }
 
@@ -53,6 +56,7 @@ class Lock(msgspec.Struct, frozen=True):
     model: Model
     serve: Serve
     kernels: dict[str, Any]
+    memory_gib: dict[str, int]
     packages: list[Package]
     build: list[Package]
 
@@ -73,6 +77,7 @@ def make_lock(stack: Stack, profile: Profile, source: str) -> Lock:
         model=read_models()[stack.model],
         serve=stack.serve,
         kernels=row["kernels"],
+        memory_gib=row["memory_gib"],
         packages=[package for name in requirement_files(profile) for package in read_pins(name)],
         build=read_pins("build.txt"),
     )
