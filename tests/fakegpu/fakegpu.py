@@ -34,7 +34,8 @@ def build(directory: Path, omit: Sequence[str] = (), define: Sequence[str] = ())
     exports = directory / "exports.map"
     exports.write_text(f"{{ global: nvml*; local: {' '.join(f'{name};' for name in omit)} *; }};\n")
     library = directory / "libnvidia-ml.so.1"
-    linker = f"-Wl,--version-script={exports},-soname,{library.name}"  # ldconfig links by the soname
+    # ldconfig links by the soname.
+    linker = f"-Wl,--version-script={exports},-soname,{library.name}"
     command = ["cc", "-std=c11", "-O1", "-shared", "-fPIC", linker]
     macros = [f"-D{macro}" for macro in define]
     subprocess.run([*command, *macros, "-o", library, *sorted(SOURCES.glob("*.c"))], check=True)

@@ -406,9 +406,15 @@ def names(card: Card) -> set[str]:
 
 
 def missing(cards: list[Card], count: int) -> list[str]:
-    """Return the addresses of the cards that the driver has and NVML does not open."""
-    drivers = sorted(path.name for path in Path("/proc/driver/nvidia/gpus").glob("*"))
-    left = [name for name in drivers if name not in {card.state["address"] for card in cards}]
+    """Return the addresses of the cards on the bus that NVML does not open, if they are `count`."""
+    here = {card.state["address"] for card in cards}
+    left = sorted(
+        path.name
+        for path in Path("/sys/bus/pci/devices").glob("*")
+        if path.name not in here
+        and (path / "vendor").read_text().strip() == "0x10de"
+        and (path / "class").read_text().startswith("0x03")
+    )
     return left if len(left) == count else [""] * count
 
 
