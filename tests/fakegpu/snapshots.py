@@ -20,9 +20,8 @@ class Fake:
     """A whole host.
 
     `nvml` and `topo` are sections of the doctor's facts; `omit` are the functions that its
-    library lacks, and `fault` is what nvmlInit does instead of answering: hang or crash; or
-    `denied`, where nothing may be set. `smi` is how nvidia-smi ends where it does not print its
-    XML: its exit code and what it says.
+    library lacks, and `fault` is what nvmlInit does instead of answering: hang or crash. `smi` is
+    how nvidia-smi ends where it does not print its XML: its exit code and what it says.
     """
 
     nvml: dict[str, Any]

@@ -93,7 +93,8 @@ int store(const char *text, const char *path_format, ...) {
   struct reading *reading = vfind(path_format, arguments);
   va_end(arguments);
   if (reading->error) return reading->error;
-  if (!strcmp(find("fault")->text, "denied")) return NVML_ERROR_NO_PERMISSION;
+  int refused = find("set_error")->error;
+  if (refused != NVML_ERROR_NOT_SUPPORTED) return refused;
   free(reading->text);
   reading->text = strdup(text);
   return state_save();

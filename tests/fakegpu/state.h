@@ -8,7 +8,6 @@ enum {
   NVML_ERROR_UNINITIALIZED = 1,
   NVML_ERROR_INVALID_ARGUMENT = 2,
   NVML_ERROR_NOT_SUPPORTED = 3,
-  NVML_ERROR_NO_PERMISSION = 4,
   NVML_ERROR_INSUFFICIENT_SIZE = 7,
   NVML_ERROR_DRIVER_NOT_LOADED = 9,
   NVML_ERROR_LIB_RM_VERSION_MISMATCH = 18,
@@ -27,8 +26,8 @@ int state_load(void);
 // The reading at a printf-style path; one that is not in the state is "not supported".
 const struct reading *find(const char *path_format, ...);
 
-// Writes a value back at once, unless the reading is an error: then returns that. Nothing may be
-// set where the state's fault is `denied`.
+// Writes a value back at once, unless the reading is an error or the state holds a set_error: then
+// returns that.
 int store(const char *text, const char *path_format, ...);
 
 // What a reading says, as the type that a function returns; the result is NVML's return code.

@@ -6,7 +6,6 @@ import re
 import shutil
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pynvml
@@ -76,11 +75,11 @@ class Host:
 
 @pytest.fixture
 def host(fakegpu, library, tmp_path):
-    """host(snapshot, fault, path to value of the state)."""
+    """host(snapshot, what stands in the state by path)."""
 
-    def make(snapshot="v100-sxm2-16gb-x2", fault="", **values):
+    def make(snapshot="v100-sxm2-16gb-x2", **values):
         state = tmp_path / "state"
-        fakegpu.write_state(state, replace(fakegpu.load(snapshot), fault=fault))
+        fakegpu.write_state(state, fakegpu.load(snapshot))
         lines = {re.split("[=!]", line)[0]: line for line in state.read_text().splitlines()}
         lines |= {path: f"{path}{value}" for path, value in values.items()}
         state.write_text("\n".join(lines.values()) + "\n")
@@ -217,9 +216,31 @@ def test_a_lost_gpu_is_named_with_the_remedy(host):
 
 
 def test_without_permission_it_says_so(host):
-    machine = host(fault="denied")
+    machine = host(set_error="!4")
     assert "No permission to set accounting to enabled on GPU 0" in machine.fails(**WANTED)
     assert not machine.run(compute_mode="default")["changed"]
+
+
+def test_who_is_in_the_way_is_named(host):
+    pid = os.getpid()
+    busy = {"gpus.0.compute_processes": "=1", "gpus.0.compute_processes.0.pid": f"={pid}"}
+    said = host(set_error="!19", **busy).fails(**WANTED)
+    assert "in use, and cannot be set (accounting to enabled)" in said
+    assert f"(pid {pid}" in said
+
+
+def test_the_kernel_s_last_word_on_a_lost_gpu_is_told(host, tmp_path):
+    dmesg = tmp_path / "dmesg"
+    dmesg.write_text(
+        "#!/bin/sh\necho 'NVRM: Xid (PCI:0000:1b:00): 31, x'\n"
+        "echo 'NVRM: Xid (PCI:0000:1b:00): 79, pid=0, GPU has fallen off the bus.'\n"
+        "echo 'NVRM: Xid (PCI:0000:1a:00): 13, x'\n"
+    )
+    dmesg.chmod(0o755)
+    machine = host(**{"gpus.1.persistence": "!15"})
+    machine.env["PATH"] = f"{tmp_path}:{machine.env['PATH']}"
+    assert "GPU 1 (0000:1b:00.0) is lost" in machine.fails()
+    assert "the kernel's last word on it is Xid 79. Drain" in machine.fails()
 
 
 @pytest.mark.parametrize(

@@ -420,14 +420,20 @@ def missing(cards: list[Card], count: int) -> list[str]:
 
 def gone(index: int, address: str, error: str) -> str:
     where = f"GPU {index} ({address})" if address else f"GPU {index}"
-    done = subprocess.run(["dmesg"], capture_output=True, text=True, errors="replace", check=False)
-    bus = re.escape(address.rpartition(".")[0])
-    xids = re.findall(rf"Xid \(PCI:{bus}\): (\d+)", done.stdout) if address else []
-    last = f", the kernel's last word on it Xid {xids[-1]}" if xids else ""
+    xids = re.findall(rf"Xid \(PCI:{re.escape(address[:-2])}\): (\d+)", kernel_log())
+    last = f", the kernel's last word on it is Xid {xids[-1]}" if address and xids else ""
     return (
         f"{where} is lost: NVML says {error!r}{last}. Drain the host, power it off and on again (a"
         " reboot may not bring the card back), and look at its seat, power and heat if it recurs."
     )
+
+
+def kernel_log() -> str:
+    try:
+        done = subprocess.run(["dmesg"], capture_output=True, check=False)
+    except OSError:
+        return ""
+    return done.stdout.decode(errors="replace")
 
 
 def judge(card: Card, asked: dict[str, str]) -> tuple[list[str], list[str]]:
@@ -471,7 +477,10 @@ def refusal(nvml: Any, card: Card, what: str, error: Any) -> str:
         )
     if error.value == nvml.NVML_ERROR_IN_USE:
         users = "; ".join(process["text"] for process in card.state["processes"])
-        return f"{card} is in use, and so takes no {what}. End what uses it, and run again. {users}"
+        return (
+            f"{card} is in use, and cannot be set ({what}). End what uses it, and run again:"
+            f" {users or 'NVML does not tell what'}."
+        )
     if error.value == nvml.NVML_ERROR_GPU_IS_LOST:
         return gone(card.state["index"], card.state["address"], str(error))
     return f"{card} does not take {what}: {error}."
