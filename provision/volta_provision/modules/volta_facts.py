@@ -99,11 +99,13 @@ user:
 import os
 import pwd
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 
+OLDEST_PYTHON = (3, 9)
 NVIDIA = "0x10de"
 DISPLAY_CLASSES = ("0x0300", "0x0302")
 # What a device that no longer answers returns for every read.
@@ -287,6 +289,11 @@ def main() -> None:
         },
         supports_check_mode=True,
     )
+    if sys.version_info[:2] < OLDEST_PYTHON:
+        here, oldest = ("{}.{}".format(*v) for v in (sys.version_info[:2], OLDEST_PYTHON))
+        module.fail_json(
+            msg=f"{sys.executable} is Python {here}; Volta's modules need a minimum of Python {oldest}"
+        )
     uid = os.getuid()
     home = Path.home()
     units = Path("/etc/systemd/system") if uid == 0 else home / ".config/systemd/user"
