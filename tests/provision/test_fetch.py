@@ -6,7 +6,9 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from subprocess import PIPE
 
 import msgspec
 import pytest
@@ -35,6 +37,8 @@ class Server(ThreadingHTTPServer):
         self.asked = []  # (name, first byte) of each GET
         self.dies_at = None  # from this byte of a file on the server is gone
         self.gone = False
+        self.stalls = None  # an event that a request waits for in the midst of a large file
+        self.silent = threading.Event()  # set when half a file was sent
 
     @property
     def url(self):
@@ -78,6 +82,12 @@ class Handler(BaseHTTPRequestHandler):
         if server.dies_at is not None and len(data) > server.dies_at:
             self.wfile.write(data[first : server.dies_at])
             server.gone = self.close_connection = True
+            return
+        if server.stalls and len(data) > len(SHARD) // 2:
+            self.wfile.write(data[first : len(SHARD) // 2])
+            server.silent.set()
+            server.stalls.wait(60)
+            self.close_connection = True
             return
         self.wfile.write(data[first:])
 
@@ -124,19 +134,22 @@ except StackError as error:
 
 @pytest.fixture
 def run(server, tmp_path):
-    """Return a function that fetches in a process of its own, as the hub's client needs it."""
+    """Return a function that fetches in a process of its own, killed once `until` is set."""
 
-    def fetch_there(model):
+    def fetch_there(model, until=None):
         env = {"HF_ENDPOINT": server.url, "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
         env |= {"HF_HOME": str(tmp_path / "home"), "HF_HUB_VERBOSITY": "error"}
-        return subprocess.run(
-            [sys.executable, "-c", FETCH, msgspec.json.encode(model), tmp_path / "models"],
-            env={**os.environ, **env},
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
+        command = [sys.executable, "-c", FETCH, msgspec.json.encode(model), tmp_path / "models"]
+        with subprocess.Popen(
+            command, env={**os.environ, **env}, stdout=PIPE, stderr=PIPE, text=True
+        ) as process:
+            if until:
+                assert until.wait(60)
+                time.sleep(0.5)  # what was sent arrives
+                process.kill()
+            return subprocess.CompletedProcess(
+                command, process.wait(120), process.stdout.read(), process.stderr.read()
+            )
 
     return fetch_there
 
@@ -181,6 +194,20 @@ def test_a_download_that_broke_off_is_continued(kind, model, run, server, tmp_pa
     ((name, first),) = server.asked  # config.json was there
     assert name == "weights/model.safetensors"
     assert 0 < first <= len(SHARD) // 2
+
+
+@pytest.mark.parametrize("kind", ["hub", "tree"])
+def test_a_download_that_was_killed_is_continued(kind, model, run, server, tmp_path):
+    server.stalls = threading.Event()
+    assert run(model(kind), until=server.silent).returncode < 0
+    server.stalls.set()
+    server.stalls = None
+    server.asked.clear()
+    assert run(model(kind)).returncode == 0
+    assert whole(tmp_path / "models/Tiny")
+    ((name, first),) = server.asked
+    assert name == "weights/model.safetensors"
+    assert first >= 10_000_000
 
 
 @pytest.mark.parametrize("kind", ["hub", "tree", "file"])
