@@ -292,7 +292,7 @@ def main() -> None:
     if sys.version_info[:2] < OLDEST_PYTHON:
         here, oldest = ("{}.{}".format(*v) for v in (sys.version_info[:2], OLDEST_PYTHON))
         module.fail_json(
-            msg=f"{sys.executable} is Python {here}; Volta's modules need a minimum of Python {oldest}"
+            msg=f"{sys.executable} is Python {here}; modules need a minimum of Python {oldest}"
         )
     uid = os.getuid()
     home = Path.home()
