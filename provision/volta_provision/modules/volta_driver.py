@@ -306,6 +306,11 @@ def offered(names: list[str]) -> dict[str, list[str]]:
     return parse_madison(run("apt-cache", "madison", *names)[1]) if names else {}
 
 
+def unbuilt(kernels: list[str]) -> list[str]:
+    """Return the kernels without an nvidia module; one that has it needs no headers more."""
+    return [k for k in kernels if not any(Path("/lib/modules", k).rglob("nvidia*.ko*"))]
+
+
 def missing_headers(prefix: str, kernels: list[str], found: dict[str, Package]) -> list[str]:
     """Return the packages of headers that these kernels, and those to come, lack."""
     lacking = [k for k in dict.fromkeys(kernels) if not Path("/lib/modules", k, "build").exists()]
@@ -324,7 +329,9 @@ def plan(p: dict[str, Any], found: dict[str, Package], state: dict[str, Any]) ->
     wanted = state["wanted"] = choose(branch, p["version"], here, versions.get(first, []))
     drivers = {n for n, v in found.items() if DRIVER.match(n) and branch_of(v.version)}
     off = [n for n in {*p["packages"], *drivers} if n not in found or not fits(found[n], wanted)]
-    headers = missing_headers(p["headers"], p["kernels"], found)
+    wrong = any(n not in found or branch_of(found[n].version) != branch for n in p["packages"])
+    kernels = p["kernels"] if wrong or (p["version"] and off) else unbuilt(p["kernels"])
+    headers = missing_headers(p["headers"], kernels, found)
     versions = offered(sorted({*off, *headers})) if apt else {}
     targets, unknown = {}, []
     for name in sorted(off, key=[*p["packages"], *off].index):
