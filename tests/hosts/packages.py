@@ -87,6 +87,12 @@ def kernel_module(version: str, flavour: str) -> Package:
     )
 
 
+def container_toolkit() -> Package:
+    """NVIDIA's container toolkit."""
+    files = {"usr/bin/nvidia-ctk": HOST / "nvidia-ctk"}
+    return Package("nvidia-container-toolkit", "1.17.8-1", files=files)
+
+
 def driver(version: str, library: Path) -> list[Package]:
     """The packages of one driver version."""
     exactly = f"{version}-1"

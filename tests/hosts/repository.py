@@ -12,7 +12,7 @@ from pathlib import Path
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "fakegpu")]
 
 from fakegpu import build  # noqa: E402
-from packages import FAKE_STATE, VERSIONS, Package, driver, toolkit  # noqa: E402
+from packages import FAKE_STATE, VERSIONS, container_toolkit, driver, toolkit  # noqa: E402
 
 KEY_NAME = "Volta test repository"
 
@@ -23,11 +23,7 @@ def make_repository(directory: Path, expired: bool = False) -> str:
     scratch = directory / "scratch"
     pool = directory / "debian12/x86_64"
     pool.mkdir(parents=True)
-    packages = [*toolkit("12.9.1"), *toolkit("13.0.2")]
-    packages += [
-        Package(name, "1.17.8-1")
-        for name in ("nvidia-container-toolkit-base", "libnvidia-container1")
-    ]
+    packages = [*toolkit("12.9.1"), *toolkit("13.0.2"), container_toolkit()]
     for version in VERSIONS:
         place = scratch / version
         place.mkdir(parents=True)

@@ -1,0 +1,1 @@
+../../../provision/volta_provision/modules/volta_toolkit.py
