@@ -64,6 +64,10 @@ driver_installed:
   description: Whether packages of a driver are here.
   type: bool
   returned: always
+toolkit_installed:
+  description: Whether an nvcc is here.
+  type: bool
+  returned: always
 """
 
 import re
@@ -85,6 +89,7 @@ PPA = re.compile(r"^[^#\n]*(ppa\.launchpad(?:content)?\.net/(graphics-drivers\S*
 OPERATOR = "run/nvidia/driver"
 DKMS_KEYS = ("var/lib/dkms/mok.pub", "var/lib/shim-signed/mok/MOK.der")
 ENROLLED_KEYS = "sys/firmware/efi/efivars/MokListRT*"
+NVCC = ("usr/bin/nvcc", "usr/local/cuda*/bin/nvcc")
 HEADERS = {"debian": "linux-headers-", "redhat": "kernel-devel-"}
 NEWEST_KERNEL = {
     "debian": "linux-image-amd64 linux-headers-amd64",
@@ -376,6 +381,7 @@ def main() -> None:
         changed=False,
         problems=judge(module.params, seen),
         driver_installed=bool(seen["packages"]),
+        toolkit_installed=any(list(Path("/").glob(place)) for place in NVCC),
     )
 
 
