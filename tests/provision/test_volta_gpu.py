@@ -207,12 +207,24 @@ def test_what_computes_is_named(host):
 def test_a_lost_gpu_is_named_with_the_remedy(host):
     machine = host("gpu-lost")
     said = machine.fails(**WANTED)
-    assert said.startswith("GPU 3 is lost: NVML says 'GPU is lost'")
+    assert said.startswith("GPU 3 is lost: it does not answer on the bus.")
     assert "power it off and on" in said
     assert machine.run(gpus=["2"], accounting="enabled")["changed"]
     assert "GPU 3 is lost" in machine.fails(gpus=["3"])
     machine = host(**{"gpus.1.persistence": "!15"})
     assert "GPU 1 (0000:" in machine.fails(**WANTED)
+
+
+@pytest.mark.parametrize(
+    ("code", "said"), [(16, "needs a reset, says NVML"), (999, "does not answer: Unknown Error")]
+)
+def test_a_gpu_in_another_trouble_is_named_too(host, code, said):
+    assert said in host(**{"gpus.1.handle_error": f"!{code}"}).fails(**WANTED)
+    assert f"GPU 1 (0000:1b:00.0) {said}" in host(**{"gpus.1.persistence": f"!{code}"}).fails()
+
+
+def test_a_driver_that_hangs_is_given_up(host):
+    assert "NVML has not answered for 1 s" in host(fault="=hang").fails(timeout=1, **WANTED)
 
 
 def test_without_permission_it_says_so(host):
@@ -240,7 +252,7 @@ def test_the_kernel_s_last_word_on_a_lost_gpu_is_told(host, tmp_path):
     machine = host(**{"gpus.1.persistence": "!15"})
     machine.env["PATH"] = f"{tmp_path}:{machine.env['PATH']}"
     assert "GPU 1 (0000:1b:00.0) is lost" in machine.fails()
-    assert "the kernel's last word on it is Xid 79. Drain" in machine.fails()
+    assert "The kernel's last word on it is Xid 79. Drain" in machine.fails()
 
 
 @pytest.mark.parametrize(

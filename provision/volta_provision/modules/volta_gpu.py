@@ -54,6 +54,10 @@ options:
     type: str
     choices: [enabled, disabled, keep]
     default: keep
+  timeout:
+    description: Seconds in which NVML must answer.
+    type: int
+    default: 60
   verify:
     description: >-
       Set nothing, and fail where a GPU is not as it is wanted, or waits for a reboot.
@@ -103,9 +107,11 @@ notes:
 """
 
 import importlib.util
+import os
 import re
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -384,7 +390,7 @@ def open_cards(nvml: Any, chosen: list[str]) -> list[Card]:
     left = set(wanted).difference(*(names(card) for card in cards))
     addresses = missing(cards, len(lost))
     told_lost = [
-        gone(index, address, str(error))
+        gone(nvml, index, address, error)
         for (index, error), address in zip(lost, addresses)  # noqa: B905 (Python 3.9)
         if not wanted or {str(index), address} & left
     ]
@@ -418,13 +424,19 @@ def missing(cards: list[Card], count: int) -> list[str]:
     return left if len(left) == count else [""] * count
 
 
-def gone(index: int, address: str, error: str) -> str:
+def gone(nvml: Any, index: int, address: str, error: Any) -> str:
+    """Return what to say of a card that NVML does not open or read."""
     where = f"GPU {index} ({address})" if address else f"GPU {index}"
+    if error.value == nvml.NVML_ERROR_RESET_REQUIRED:
+        return f"{where} needs a reset, says NVML: drain the host and reboot it."
+    if error.value != nvml.NVML_ERROR_GPU_IS_LOST:
+        return f"{where} does not answer: {error}. See journalctl -k -g 'NVRM|Xid' for the reason."
     xids = re.findall(rf"Xid \(PCI:{re.escape(address[:-2])}\): (\d+)", kernel_log())
-    last = f", the kernel's last word on it is Xid {xids[-1]}" if address and xids else ""
+    last = f" The kernel's last word on it is Xid {xids[-1]}." if address and xids else ""
     return (
-        f"{where} is lost: NVML says {error!r}{last}. Drain the host, power it off and on again (a"
-        " reboot may not bring the card back), and look at its seat, power and heat if it recurs."
+        f"{where} is lost: it does not answer on the bus.{last} Drain the host, power it off and on"
+        " again (a reboot may not bring the card back), and look at its seat, power and heat if it"
+        " recurs."
     )
 
 
@@ -482,7 +494,7 @@ def refusal(nvml: Any, card: Card, what: str, error: Any) -> str:
             f" {users or 'NVML does not tell what'}."
         )
     if error.value == nvml.NVML_ERROR_GPU_IS_LOST:
-        return gone(card.state["index"], card.state["address"], str(error))
+        return gone(nvml, card.state["index"], card.state["address"], error)
     return f"{card} does not take {what}: {error}."
 
 
@@ -529,9 +541,7 @@ def work(params: dict[str, Any], dry: bool) -> dict[str, Any]:
         try:
             look(nvml, card)
         except nvml.NVMLError as error:
-            lost = error.value == nvml.NVML_ERROR_GPU_IS_LOST
-            where = card.state["index"], card.state["address"]
-            problems.append(gone(*where, str(error)) if lost else f"{card} does not tell: {error}.")
+            problems.append(gone(nvml, card.state["index"], card.state["address"], error))
             continue
         wrong, lacking = judge(card, asked)
         problems, notes = problems + wrong, notes + lacking
@@ -563,6 +573,19 @@ def work(params: dict[str, Any], dry: bool) -> dict[str, Any]:
     }
 
 
+def give_up(module: Any) -> None:
+    """End the process from beside the thread that waits for NVML in vain."""
+    try:
+        module.fail_json(
+            msg=f"NVML has not answered for {module.params['timeout']} s: the driver hangs. See"
+            " journalctl -k -g 'NVRM|Xid' for the card, and reboot the host, by its BMC where it"
+            " does not go down."
+        )
+    finally:
+        sys.stdout.flush()
+        os._exit(1)
+
+
 def main() -> None:
     words = {
         "persistence": [*MODES, "keep"],
@@ -576,6 +599,7 @@ def main() -> None:
         argument_spec={
             "pynvml": {"type": "path", "required": True},
             "gpus": {"type": "list", "elements": "str", "default": []},
+            "timeout": {"type": "int", "default": 60},
             "verify": {"type": "bool", "default": False},
             **{
                 name: {"type": "str", "default": "keep", **({"choices": some} if some else {})}
@@ -586,6 +610,9 @@ def main() -> None:
     )
     asked = [f"{name}: {module.params[name]}\n" for name in SETTINGS]
     asked = [line for line in asked if not line.endswith(" keep\n")]
+    patience = threading.Timer(module.params["timeout"], give_up, [module])
+    patience.daemon = True
+    patience.start()
     try:
         result = work(module.params, module.check_mode)
         for note in result["notes"]:
