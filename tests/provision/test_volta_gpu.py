@@ -8,8 +8,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import jinja2
 import pynvml
 import pytest
+import yaml
 
 REPO = Path(__file__).parents[2]
 MODULE = REPO / "provision/volta_provision/modules/volta_gpu.py"
@@ -269,6 +271,7 @@ def test_a_check_does_not_mind_what_a_run_has_still_to_do(host, values, said):
     assert (result["changed"], result["available"]) == (True, False)
     assert "ecc: auto\n" in result["diff"]["after"]
     assert said in result["msg"]
+    assert said in machine.fails(check=True, verify=True)
 
 
 def test_without_a_library_or_a_binding_it_says_which(host, tmp_path):
@@ -304,6 +307,40 @@ def test_the_doctor_is_content_with_what_the_role_asks_for(fakegpu, library, tmp
     machine.reboot()
     machine.run(**WANTED)
     assert bad() == set()
+
+
+@pytest.fixture
+def unit(tmp_path):
+    """unit(result of the module): the file of the unit that the role renders from it."""
+
+    def render(result):
+        words = yaml.safe_load((REPO / "playbooks/roles/gpu_mode/vars/main.yml").read_text())
+        source = (REPO / "templates/volta-gpu-mode.service.j2").read_text()
+        template = jinja2.Template(source, trim_blocks=True, undefined=jinja2.StrictUndefined)
+        file = tmp_path / "volta-gpu-mode.service"
+        file.write_text(template.render(words, gpu_mode_set=result))
+        return file
+
+    return render
+
+
+def test_the_unit_sets_again_what_a_boot_loses(host, unit):
+    wanted = WANTED | {"compute_mode": "exclusive_process", "power_limit": "250"}
+    commands = re.findall(r"^ExecStart=(.+)", unit(host().run(**wanted)).read_text(), re.MULTILINE)
+    assert commands == ["/usr/bin/nvidia-modprobe -u -c0"] + [
+        f"-/usr/bin/nvidia-smi -i 0000:{bus}:00.0 {setting}"
+        for bus in ("1a", "1b")
+        for setting in ("-pm 1", "-c 3", "-am 1", "-pl 250", "-ac 877,1530")
+    ]
+
+
+@pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="needs systemd-analyze")
+def test_the_unit_is_confined(host, unit):
+    """By systemd's own measure, from 0 (no power) to 10 (root's)."""
+    file = unit(host().run(**WANTED))
+    command = ["systemd-analyze", "security", "--offline=yes", "--threshold=24", file]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_the_binding_is_one_file(host, tmp_path):

@@ -619,10 +619,10 @@ def main() -> None:
             module.warn(note)
         module.exit_json(**result)
     except UnavailableError as error:
-        if not module.check_mode:
+        if module.params["verify"] or not module.check_mode:
             module.fail_json(msg=str(error), available=False)
         module.exit_json(
-            changed=bool(asked) and not module.params["verify"],
+            changed=bool(asked),
             available=False,
             msg=f"A check cannot look at the GPUs yet: {error}",
             diff={
