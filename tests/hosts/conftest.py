@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lab import GPUS, TOOLS, Host, base, boot, driver_variables, free_port
+from lab import GPUS, TOOLS, Host, boot, driver_variables, free_port
 from repository import Mirror, make_repository
 
 
@@ -30,8 +30,7 @@ def lab(repo: Path) -> Path:
     """Where hosts and their root file systems are; the latter stay for the next run."""
     lab = Path(os.environ.get("VOLTA_LAB", repo / ".cache/lab"))
     lab.mkdir(parents=True, exist_ok=True)
-    base(lab, "bookworm")
-    return lab
+    return lab.resolve()
 
 
 @pytest.fixture(scope="session")

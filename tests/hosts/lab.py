@@ -10,6 +10,8 @@ nvidia-smi (they answer from a state file), the kernel's loading of modules, and
 (repository.py). It needs root and TOOLS.
 """
 
+import contextlib
+import fcntl
 import json
 import os
 import shlex
@@ -19,6 +21,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -44,7 +47,7 @@ TOOLS = (
 MIRROR = "http://deb.debian.org/debian"
 BASE = "systemd,systemd-sysv,dbus,python3,openssh-server"
 # What the roles would fetch from Debian on every host: once for all that start with it.
-PREPARED = "dkms linux-headers-amd64 python3-venv python3-dev g++ cmake"
+PREPARED = "dkms linux-headers-amd64 python3-apt python3-venv python3-dev g++ cmake"
 SSH_OPTIONS = ("StrictHostKeyChecking=no", "UserKnownHostsFile=/dev/null", "ConnectTimeout=5")
 GPUS = "v100-sxm2-16gb-x2"
 _SECURE_BOOT = "firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
@@ -130,6 +133,14 @@ def forget(lab: Path, name: str) -> None:
 def free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as probe:
         return probe.getsockname()[1]
+
+
+@contextlib.contextmanager
+def alone(lab: Path) -> Iterator[None]:
+    """Nobody else makes what all share."""
+    with (lab / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def base(lab: Path, suite: str) -> Path:
@@ -235,14 +246,14 @@ def boot(
 ) -> Host:
     """Boot a host; a bare one has Debian's base alone, without what PREPARED spares the roles."""
     forget(lab, name)
-    root = base(lab, suite)
+    with alone(lab):
+        root = base(lab, suite)
+        layer = prepared(lab, suite) if gpus or not bare else root
     lower = str(root)
     host = Host(name, port, lab, environment or {})
     host.files.mkdir(parents=True)
-    if gpus or not bare:
-        layer = prepared(lab, suite)
-        if not bare:
-            lower = f"{layer}/upper:{root}"
+    if not bare:
+        lower = f"{layer}/upper:{root}"
     if gpus:
         over = root if bare else layer / "upper"
         add_cards(over, host.files, gpus, (layer / "kernel").read_text())

@@ -8,8 +8,7 @@ import json
 import time
 
 import pytest
-import testinfra
-from lab import FAULTS, GPUS, boot, free_port
+from lab import GPUS, boot, free_port
 
 CHECK = "/opt/volta/current/venv/bin/volta-doctor check --format json"
 SECONDS_A_HOST = 25
@@ -41,7 +40,7 @@ def site(play, hosts, repo, repository, pip, tmp_path_factory):
         "preflight_profile": "cpu",
         "runtime_environment": pip[0],
     }
-    for number, host in enumerate(hosts):
+    for host in hosts:
         stack = (repo / "stack.yaml").read_text().replace("port: 8000", f"port: {free_port()}")
         (scratch / f"stack-{host.name}.yaml").write_text(stack)
     variables["preflight_stack"] = str(scratch) + "/stack-{{ inventory_hostname }}.yaml"
