@@ -128,7 +128,8 @@ def test_an_unknown_key_in_the_stack_is_named(host, checkout, up, port):
 def test_down_leaves_nothing(host, checkout, port):
     host.run(f"cd {checkout} && ./volta down", 120)
     left = host.run(
-        "ls -d /opt/volta /etc/systemd/system/volta* /etc/systemd/system/*/volta* "
+        "ls -d /opt/volta /etc/volta /etc/systemd/system/volta* /etc/systemd/system/*/volta* "
+        "/etc/*.d/*volta* /etc/security/limits.d/*volta* /var/lib/prometheus/node-exporter/volta* "
         f"{checkout}/.venv {checkout}/build /root/.ansible 2>/dev/null; pgrep -f volta-serve",
         check=False,
     )
