@@ -52,7 +52,7 @@ def right(outcome, host):
 
 
 REFUSED = {
-    "t4": ("preflight : Refuse", ["Tesla T4", "Turing", "0000:1a:00.0"]),
+    "t4": ("preflight : Refuse", ["this is 2 x T4 (Turing)", "0000:1a:00.0", "not a V100"]),
     "lost": ("preflight : Refuse", ["0000:1a:00.0", "bus"]),
     "runfile": ("preflight : Refuse", ["nvidia-uninstall"]),
     "secure-boot": ("preflight : Refuse", ["Secure Boot", "mok"]),
@@ -91,18 +91,17 @@ def test_another_process_holds_apts_lock(v100_host, run):
     right(run(host), host)
 
 
-def test_two_branches(v100_host, run, repository):
-    """An older driver, held by an administrator, and half of another branch beside it."""
+def test_packages_of_two_branches_that_are_held(v100_host, run, repository):
+    """A driver that an administrator has held, and half of another branch beside it."""
     host = v100_host("branches")
     url = repository.variables["driver_mirror_url"]
     host.run(f"echo 'deb [trusted=yes] {url} ./' >/etc/apt/sources.list.d/own.list; apt-get update")
-    host.run("apt-get install -y --no-install-recommends libnvidia-ml1=590.44.01-1", 120)
-    host.run("apt-get install -y --no-install-recommends nvidia-kernel-open-dkms=535.261.03-1", 300)
-    host.run("apt-mark hold libnvidia-ml1 nvidia-kernel-open-dkms")
-    told(run(host), host, "Refuse", "590.44.01", "535.261.03")
-    host.run("apt-mark unhold libnvidia-ml1 nvidia-kernel-open-dkms")
-    host.run("apt-get purge -y libnvidia-ml1 nvidia-kernel-open-dkms", 120)
-    host.run("rm /etc/apt/sources.list.d/own.list")
+    held = {"nvidia-kernel-dkms": "535.261.03", "libnvidia-ml1": "590.44.01"}
+    for name, version in held.items():
+        host.run(f"apt-get install -y --no-install-recommends {name}={version}-1", 300)
+    host.run(f"rm /etc/apt/sources.list.d/own.list; apt-mark hold {' '.join(held)}")
+    told(run(host), host, "driver : Refuse", *held, *held.values(), "apt-mark unhold")
+    host.run(f"apt-mark unhold {' '.join(held)}")
     right(run(host), host)
 
 
@@ -156,7 +155,7 @@ def test_an_expired_key(v100_host, run, tmp_path):
     fingerprint = make_repository(tmp_path / "expired", expired=True)
     mirror = Mirror(tmp_path / "expired").start()
     outcome = run(host, **driver_variables(mirror.url, fingerprint))
-    told(outcome, host, "driver : ", "key", "expired")
+    told(outcome, host, "driver : Say why", "key is not accepted any more", "EXPKEYSIG")
     right(run(host), host)
 
 
