@@ -135,12 +135,17 @@ def test_a_full_disk(v100_host, run):
     right(run(host), host)
 
 
-def test_nouveau_holds_the_cards(v100_host, run):
-    host = v100_host("nouveau")
+def with_nouveau(host):
+    """The host, booted with nouveau on its cards."""
     host.run(FAULTS["nouveau"])
     host.run("systemctl reboot", check=False)
     time.sleep(2)
     host.wait()
+    return host
+
+
+def test_nouveau_holds_the_cards(v100_host, run):
+    host = with_nouveau(v100_host("nouveau"))
     before = host.run("cat /proc/sys/kernel/random/boot_id; ls /sys/module").stdout
     assert "nouveau" in before
     told(run(host, reboot_allowed=False), host, "reboot : ", "nouveau")
@@ -171,11 +176,7 @@ def test_a_mirror_that_goes_down_half_way(v100_host, run, tmp_path):
 
 
 def test_a_host_that_does_not_come_back(v100_host, run):
-    host = v100_host("away")
-    host.run(FAULTS["nouveau"])
-    host.run("systemctl reboot", check=False)
-    time.sleep(2)
-    host.wait()
+    host = with_nouveau(v100_host("away"))
     host.run(FAULTS["stays-down"])
     outcome = run(host, reboot_timeout=20)
     told(outcome, host, "reboot : ", "20 s", "console")
