@@ -148,9 +148,8 @@ def play(repo: Path, tmp_path_factory: pytest.TempPathFactory):
     return run
 
 
-@pytest.fixture
-def v100_host(lab: Path) -> Iterator[Any]:
-    """Return a function that boots a host with fake V100s; all go when the test ends."""
+def booted(lab: Path) -> Iterator[Any]:
+    """Yield a function that boots a host with fake V100s; all go at the end."""
     made: list[Host] = []
 
     def make(name: str, gpus: str = GPUS, **options: Any) -> Host:
@@ -162,3 +161,15 @@ def v100_host(lab: Path) -> Iterator[Any]:
     yield make
     for host in made:
         host.stop()
+
+
+@pytest.fixture
+def v100_host(lab: Path) -> Iterator[Any]:
+    """What boots hosts for one test."""
+    yield from booted(lab)
+
+
+@pytest.fixture(scope="module")
+def lab_host(lab: Path) -> Iterator[Any]:
+    """What boots hosts for a file's tests."""
+    yield from booted(lab)
