@@ -140,7 +140,8 @@ def test_the_key_is_asked_for_and_shown_nowhere(served, port):
 
 def test_another_key_starts_the_server_anew_and_the_same_does_not(host, apply, key, port):
     before = shown(host, "MainPID")
-    assert apply(host, "--tags", "service").recap[host.name]["changed"] == 0
+    outcome = apply(host, "--tags", "service")
+    assert outcome.recap[host.name]["changed"] == 0, outcome.output
     assert shown(host, "MainPID") == before
     key.write_text("sk-volta-second-key\n")
     outcome = apply(host, "--tags", "service", "--diff")

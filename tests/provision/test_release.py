@@ -169,7 +169,15 @@ def process(proc, pid, *words):
 def test_what_makes_and_what_serves_are_told_apart(tmp_path):
     proc, root = tmp_path / "proc", Path("/opt/volta")
     old, new = f"{root}/releases/old/venv/bin", f"{root}/releases/new/venv/bin"
-    process(proc, 10, f"{old}/python3", f"{root}/current/venv/bin/volta-serve", "serve")
+    process(
+        proc,
+        10,
+        f"{old}/python3",
+        f"{root}/current/venv/bin/volta-serve",
+        "serve",
+        "--api-key-file",
+        "x",
+    )
     process(proc, 11, f"{old}/python3", f"{root}/current/venv/bin/volta-doctor", "check")
     process(proc, 12, "/bin/sh", "-c", f"ls {root}/releases/new")
     assert release.makers(root, proc) == []

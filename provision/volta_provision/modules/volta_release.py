@@ -276,7 +276,7 @@ def serving(root: Path, proc: Path = Path("/proc")) -> list[str]:
         {
             words[0].removeprefix(f"{root}/releases/").split("/")[0]
             for _pid, words in release_processes(root, proc)
-            if words[1:] == service
+            if words[1:3] == service
         }
     )
 
