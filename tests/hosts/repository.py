@@ -33,6 +33,8 @@ def make_repository(directory: Path, expired: bool = False) -> str:
         package.build(pool, scratch)
     fingerprint = make_key(directory / "gnupg", directory / "key.asc", expired)
     index(pool, directory / "gnupg")
+    # The agent that gpg has started would outlive the tests.
+    subprocess.run(["gpgconf", "--homedir", directory / "gnupg", "--kill", "all"], check=True)
     shutil.rmtree(scratch)
     (directory / "debian13").symlink_to("debian12")
     return fingerprint

@@ -121,10 +121,14 @@ def test_memory_is_bounded_as_the_lock_says(host):
     bounds = {name.strip(): int(value) << 30 for name, value in bounds.items()}
     assert int(shown(host, "MemoryMax")) == bounds["max"]
     assert int(shown(host, "MemoryHigh")) == bounds["high"]
-    # A machine that still gives memory to cgroup v1 has no controller left for its hosts.
+
+
+def test_the_bound_of_memory_is_in_force(host):
     limit = f"/sys/fs/cgroup{shown(host, 'ControlGroup')}/memory.max"
-    enforced = host.run(f"cat {limit} 2>/dev/null || echo {bounds['max']}").stdout
-    assert int(enforced) == bounds["max"]
+    found = host.run(f"cat {limit}", check=False)
+    if found.returncode != 0:
+        pytest.skip("this machine gives memory to cgroup v1: no controller is left for its hosts")
+    assert found.stdout.strip() == shown(host, "MemoryMax")
 
 
 def test_the_key_is_asked_for_and_shown_nowhere(served, port):
@@ -158,7 +162,7 @@ def test_a_server_that_hangs_is_started_anew(host, port):
         assert time.monotonic() < deadline, host.run(f"systemctl status {UNIT}", check=False).stdout
         time.sleep(1)
     assert shown(host, "MainPID") != before
-    assert "watchdog" in host.run(f"journalctl -b -u {UNIT}").stdout.lower()
+    assert "Watchdog timeout" in host.run(f"journalctl -b -u {UNIT}").stdout
     assert answer(host, port) == 401
 
 
@@ -166,7 +170,11 @@ def test_a_wrong_flag_ends_it_for_good(host):
     settings = "/opt/volta/current/serve.env"
     host.run(f"cp {settings} /root/serve.env; echo VOLTA_SERVE_MAX_NUM_SEQS=many >>{settings}")
     host.run(f"systemctl reset-failed {UNIT}; systemctl restart {UNIT}", check=False)
-    time.sleep(8)
+    deadline = time.monotonic() + 60
+    while shown(host, "ActiveState") != "failed":
+        assert time.monotonic() < deadline
+        time.sleep(1)
+    time.sleep(3)  # longer than RestartSec
     assert shown(host, "ActiveState") == "failed"
     assert shown(host, "NRestarts") == "0"
     assert "many" in host.run(f"journalctl -b -u {UNIT} -n 20").stdout
