@@ -127,11 +127,11 @@ def test_a_module_that_does_not_compile(v100_host, run):
 
 def test_a_full_disk(v100_host, run):
     host = v100_host("disk")
-    host.run(
-        "mkdir -p /var/cache/apt/archives && mount -t tmpfs -o size=64k x /var/cache/apt/archives"
-    )
+    archives = "/var/cache/apt/archives"
+    host.run(f"mkdir -p {archives} && mount -t tmpfs -o size=64k none {archives}")
+    host.run(f"mkdir {archives}/partial; cat /dev/zero >{archives}/filler", check=False)
     told(run(host), host, "driver : Say why", "disk is full")
-    host.run("umount /var/cache/apt/archives")
+    host.run(f"umount {archives}")
     right(run(host), host)
 
 
