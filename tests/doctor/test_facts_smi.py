@@ -1,6 +1,5 @@
 """nvidia-smi -q -x of drivers from R418 to R580 as NVML's facts, and in place of NVML."""
 
-import sys
 
 import msgspec
 import pytest
@@ -27,8 +26,7 @@ def sample(repo):
 
 
 @pytest.fixture(scope="session")
-def fakesmi(repo):
-    sys.path.insert(0, str(repo / "tests/fakegpu"))
+def fakesmi():
     import fakesmi
 
     return fakesmi

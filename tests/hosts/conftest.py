@@ -1,17 +1,15 @@
 """Real Debian hosts under systemd-nspawn: one that is bare, and such with fake V100s (lab.py)."""
 
-import json
 import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
-from lab import GPUS, TOOLS, Host, boot, driver_variables, free_port
+from lab import GPUS, TOOLS, Host, ansible_playbook, boot, driver_variables, free_port
 from repository import Mirror, make_repository
 
 
@@ -48,12 +46,8 @@ def pip() -> tuple[dict[str, str], tuple[str, ...]]:
 def host(lab: Path, pip) -> Iterator[Host]:
     """One bare host that has nothing but Debian's base and an ssh server."""
     environment, binds = pip
-    host = boot(lab, "bare", free_port(), bare=True, binds=binds, environment=environment)
-    try:
-        host.wait()
-        yield host
-    finally:
-        host.stop()
+    for make in booted(lab):
+        yield make("bare", gpus="", bare=True, binds=binds, environment=environment)
 
 
 @pytest.fixture(scope="session")
@@ -122,12 +116,8 @@ def play(repo: Path, tmp_path_factory: pytest.TempPathFactory):
         timeout: float = 900,
         **variables: Any,
     ) -> Outcome:
-        inventory = scratch / f"{'-'.join(host.name for host in hosts)}.json"
-        entries = {host.name: host.variables for host in hosts}
-        inventory.write_text(json.dumps({"volta": {"hosts": entries}}))
-        command = [Path(sys.executable).with_name("ansible-playbook"), playbook, "-i", inventory]
         result = subprocess.run(
-            [*command, "-e", json.dumps(variables), *arguments],
+            ansible_playbook(scratch, playbook, hosts, *arguments, **variables),
             cwd=repo / "playbooks",
             env={**os.environ, "ANSIBLE_HOME": str(scratch / "ansible")},
             stdout=subprocess.PIPE,

@@ -10,8 +10,6 @@ nvidia-smi (they answer from a state file), the kernel's loading of modules, and
 (repository.py). It needs root and TOOLS.
 """
 
-import contextlib
-import fcntl
 import json
 import os
 import shlex
@@ -21,9 +19,9 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -31,9 +29,8 @@ HERE = Path(__file__).parent
 FAKES = HERE.parent / "fakegpu"
 sys.path[:0] = [str(FAKES), str(HERE)]
 
-from fakehost import make_tree  # noqa: E402
+from layers import add_cards, alone, base, prepared  # noqa: E402
 from repository import Mirror, make_repository  # noqa: E402
-from snapshots import flatten, load  # noqa: E402
 
 TOOLS = (
     "debootstrap",
@@ -44,10 +41,6 @@ TOOLS = (
     "gpg",
     "dpkg-scanpackages",
 )
-MIRROR = "http://deb.debian.org/debian"
-BASE = "systemd,systemd-sysv,dbus,python3,openssh-server"
-# What the roles would fetch from Debian on every host: once for all that start with it.
-PREPARED = "dkms linux-headers-amd64 python3-apt python3-venv python3-dev g++ cmake"
 SSH_OPTIONS = ("StrictHostKeyChecking=no", "UserKnownHostsFile=/dev/null", "ConnectTimeout=5")
 GPUS = "v100-sxm2-16gb-x2"
 _SECURE_BOOT = "firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
@@ -135,104 +128,6 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
-@contextlib.contextmanager
-def alone(lab: Path) -> Iterator[None]:
-    """Nobody else makes what all share."""
-    with (lab / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-
-
-def base(lab: Path, suite: str) -> Path:
-    """A Debian root file system (70 s, once), and the key that its root takes."""
-    root = lab / ("rootfs" if suite == "bookworm" else f"rootfs-{suite}")
-    if not (root / "etc/debian_version").exists():
-        partial = root.with_name(f"{root.name}.partial")
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir(parents=True)
-        options = ["--variant=minbase", f"--include={BASE}"]
-        command = ["debootstrap", *options, suite, partial, MIRROR]
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-        partial.rename(root)
-    if not (lab / "key").exists():
-        command = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", lab / "key"]
-        subprocess.run(command, check=True)
-    return root
-
-
-def prepared(lab: Path, suite: str) -> Path:
-    """A layer over the base with PREPARED installed, and the kernel whose headers it has."""
-    root = base(lab, suite)
-    layer = lab / f"prepared-{suite}"
-    if (layer / "kernel").exists():
-        return layer
-    shutil.rmtree(layer, ignore_errors=True)
-    (layer / "upper").mkdir(parents=True)
-    (layer / "work").mkdir()
-    divert_modprobe(root, layer / "upper")
-    script = f"""set -e
-mkdir {layer}/root
-mount -t overlay overlay -o lowerdir={root},upperdir={layer}/upper,workdir={layer}/work {layer}/root
-export DEBIAN_FRONTEND=noninteractive
-chroot {layer}/root apt-get update -qq
-chroot {layer}/root apt-get install -y -qq --no-install-recommends {PREPARED}
-"""
-    command = ["unshare", "--mount", "--propagation", "private", "sh", "-c", script]
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    (kernel,) = (layer / "upper/usr/lib/modules").iterdir()
-    (layer / "kernel").write_text(kernel.name)
-    return layer
-
-
-def divert_modprobe(root: Path, upper: Path) -> None:
-    """Put the simulated modprobe where kmod's own would be, now or once it is installed."""
-    diversions = (root / "var/lib/dpkg/diversions").read_text()
-    for path in ("/sbin/modprobe", "/usr/sbin/modprobe"):
-        diversions += f"{path}\n{path}.real\n:\n"
-    (upper / "var/lib/dpkg").mkdir(parents=True, exist_ok=True)
-    (upper / "var/lib/dpkg/diversions").write_text(diversions)
-    (upper / "usr/sbin").mkdir(parents=True, exist_ok=True)
-    shutil.copy(FAKES / "host/modprobe", upper / "usr/sbin/modprobe")
-
-
-def add_cards(root: Path, upper: Path, gpus: str, kernel: str) -> None:
-    """Write what volta-fake shows on a host with these cards (a name of tests/data/fakegpu)."""
-    fake = load(gpus)
-    library = upper / "usr/lib/fakegpu"
-    library.mkdir(parents=True)
-    for name in ("host/volta-fake", "state_file.py", "fakesmi.py"):
-        shutil.copy(FAKES / name, library)
-    home = upper / "var/lib/fakegpu"
-    for name in ("module", "firmware", "driver"):
-        (home / name).mkdir(parents=True)
-    (home / "state").write_text("\n".join(flatten(fake.state)) + "\n")
-    scratch = upper.parent / "tree"
-    dummy = upper.parent / "library"
-    dummy.write_text("")
-    make_tree(scratch, fake, dummy)
-    (scratch / "sys/bus/pci/devices").rename(home / "pci")
-    shutil.rmtree(scratch)
-    (home / "devices").write_text("")
-    (home / "osrelease").write_text(f"{kernel}\n")
-    (home / "cmdline").write_text(f"BOOT_IMAGE=/boot/vmlinuz-{kernel} root=/dev/sda1 ro quiet\n")
-    modules = upper / "usr/lib/modules" / kernel
-    modules.mkdir(parents=True, exist_ok=True)
-    for name in ("modules.builtin", "modules.order", "modules.dep"):
-        (modules / name).touch()
-    (upper / "boot").mkdir()
-    (upper / f"boot/vmlinuz-{kernel}").write_text("no kernel\n")
-    if not (root / "usr/sbin/modprobe").exists():
-        divert_modprobe(root, upper)
-    unit = upper / "etc/systemd/system/volta-fake.service"
-    (unit.parent / "sysinit.target.wants").mkdir(parents=True)
-    shutil.copy(FAKES / "host/volta-fake.service", unit)
-    (unit.parent / "sysinit.target.wants" / unit.name).symlink_to(unit.relative_to(upper.parent))
-    # The confined unit sets modes by the fake nvidia-smi, which writes where no real one does.
-    confined = unit.parent / "volta-gpu-mode.service.d"
-    confined.mkdir()
-    (confined / "fake.conf").write_text("[Service]\nReadWritePaths=/var/lib/fakegpu\n")
-
-
 def boot(
     lab: Path,
     name: str,
@@ -249,19 +144,31 @@ def boot(
     with alone(lab):
         root = base(lab, suite)
         layer = prepared(lab, suite) if gpus or not bare else root
-    lower = str(root)
+    lower = str(root) if bare else f"{layer}/upper:{root}"
     host = Host(name, port, lab, environment or {})
     host.files.mkdir(parents=True)
-    if not bare:
-        lower = f"{layer}/upper:{root}"
     if gpus:
         over = root if bare else layer / "upper"
         add_cards(over, host.files, gpus, (layer / "kernel").read_text())
-        if not bare:  # apt's and dpkg's own files come from the layer
-            shutil.rmtree(host.files / "var/lib/dpkg", ignore_errors=True)
     command = [HERE / "boot", lab, name, str(port), lower, *binds]
     host.process = subprocess.Popen(command, start_new_session=True)
     return host
+
+
+def inventory_of(hosts: list[Host]) -> str:
+    """An inventory of these hosts, as Ansible reads it."""
+    entries = {host.name: host.variables for host in hosts}
+    return json.dumps({"volta": {"hosts": entries}}, indent=1)
+
+
+def ansible_playbook(
+    scratch: Path, playbook: str, hosts: list[Host], *arguments: str, **variables: Any
+) -> list[str | Path]:
+    """The command that runs a playbook against hosts; their inventory is written to `scratch`."""
+    inventory = scratch / f"{'-'.join(host.name for host in hosts)}.json"
+    inventory.write_text(inventory_of(hosts))
+    command = [Path(sys.executable).with_name("ansible-playbook"), playbook, "-i", inventory]
+    return [*command, "-e", json.dumps(variables), *arguments]
 
 
 _AT = "cd /var/lib/fakegpu;"
@@ -356,9 +263,8 @@ def driver_variables(url: str, fingerprint: str, release: str = "debian12") -> d
 @click.pass_obj
 def inventory(lab: Path, hosts: tuple[str, ...]) -> None:
     """Print an inventory of NAME:PORT…"""
-    named = [one.split(":") for one in hosts]
-    entries = {name: Host(name, int(port), lab).variables for name, port in named}
-    click.echo(json.dumps({"volta": {"hosts": entries}}, indent=1))
+    named = (one.split(":") for one in hosts)
+    click.echo(inventory_of([Host(name, int(port), lab) for name, port in named]))
 
 
 if __name__ == "__main__":

@@ -5,14 +5,11 @@ import hashlib
 import http.server
 import shutil
 import subprocess
-import sys
 import threading
 from pathlib import Path
 
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "fakegpu")]
-
-from fakegpu import build  # noqa: E402
-from packages import FAKE_STATE, VERSIONS, container_toolkit, driver, toolkit  # noqa: E402
+from fakegpu import build
+from packages import FAKE_STATE, VERSIONS, container_toolkit, driver, toolkit
 
 KEY_NAME = "Volta test repository"
 

@@ -4,14 +4,11 @@ Each test has a host with fake V100s of its own, makes something wrong, looks at
 mends it as the message tells, and runs the play again.
 """
 
-import json
 import subprocess
-import sys
 import time
-from pathlib import Path
 
 import pytest
-from lab import FAULTS, driver_variables
+from lab import FAULTS, ansible_playbook, driver_variables
 from packages import BROKEN
 from repository import Mirror, make_repository
 
@@ -185,16 +182,8 @@ def test_a_host_that_does_not_come_back(v100_host, run):
 def test_a_killed_controller(v100_host, run, repo, repository, tmp_path):
     """Killed while packages are installed; the next run finishes what dpkg has half done."""
     host = v100_host("killed")
-    (tmp_path / "hosts").write_text(json.dumps({"volta": {"hosts": {host.name: host.variables}}}))
-    variables = json.dumps(repository.variables)
-    command = [
-        Path(sys.executable).with_name("ansible-playbook"),
-        "site.yml",
-        "-i",
-        tmp_path / "hosts",
-    ]
     process = subprocess.Popen(
-        [*command, *TAGS, "-e", variables],
+        ansible_playbook(tmp_path, "site.yml", [host], *TAGS, **repository.variables),
         cwd=repo / "playbooks",
         stdout=subprocess.DEVNULL,
         start_new_session=True,

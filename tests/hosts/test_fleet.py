@@ -10,7 +10,7 @@ import time
 
 import pytest
 import testinfra
-from lab import FAULTS, GPUS, boot, free_port
+from lab import FAULTS, free_port
 
 DRIVER = "580.95.05"
 SECONDS_A_HOST = 25
@@ -23,22 +23,15 @@ WAIVER = """\
 
 
 @pytest.fixture(scope="module")
-def hosts(lab, pip):
+def hosts(lab_host, pip):
     """Two hosts that have Debian's base alone, and two cards each."""
     environment, binds = pip
-    options = {"gpus": GPUS, "bare": True, "binds": binds, "environment": environment}
-    hosts = [boot(lab, name, free_port(), **options) for name in ("v100-a", "v100-b")]
-    try:
-        for host in hosts:
-            host.wait(90)
-            host.run(
-                "mkdir /etc/volta-doctor && cat >/etc/volta-doctor/waivers.yaml",
-                data=WAIVER.encode(),
-            )
-        yield hosts
-    finally:
-        for host in hosts:
-            host.stop()
+    options = {"bare": True, "binds": binds, "environment": environment}
+    hosts = [lab_host(name, **options) for name in ("v100-a", "v100-b")]
+    for host in hosts:
+        waivers = "mkdir /etc/volta-doctor && cat >/etc/volta-doctor/waivers.yaml"
+        host.run(waivers, data=WAIVER.encode())
+    return hosts
 
 
 @pytest.fixture(scope="module")

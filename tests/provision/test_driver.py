@@ -2,21 +2,16 @@
 
 import base64
 import hashlib
-import importlib
 import os
-import sys
-from unittest import mock
 
 import pytest
+from ansible_modules import load
 
 from volta_doctor.catalog import compat
 
-names = ("ansible", "ansible.module_utils", "ansible.module_utils.basic")
-names += ("ansible.module_utils.urls",)
-with mock.patch.dict(sys.modules, {name: mock.MagicMock() for name in names}):
-    driver = importlib.import_module("volta_provision.modules.volta_driver")
-    kmod = importlib.import_module("volta_provision.modules.volta_kmod")
-    key = importlib.import_module("volta_provision.modules.volta_key")
+driver = load("volta_driver")
+kmod = load("volta_kmod")
+key = load("volta_key")
 
 CATALOGUE = {
     "last_branch": compat().driver.last_branch,

@@ -1,19 +1,15 @@
 """What a host is, told from made-up trees."""
 
-import importlib
 import sys
 from pathlib import Path
-from unittest import mock
 
 import pytest
+from ansible_modules import load
 
 from volta_doctor.catalog import compat
 
-# As in test_modules.py: importing Ansible does not go with torch in one process.
-names = ("ansible", "ansible.module_utils", "ansible.module_utils.basic")
-with mock.patch.dict(sys.modules, {name: mock.MagicMock() for name in names}):
-    facts = importlib.import_module("volta_provision.modules.volta_facts")
-    python = importlib.import_module("volta_provision.modules.volta_python")
+facts = load("volta_facts")
+python = load("volta_python")
 
 VOLTA = {
     "first_device_id": compat().volta.first_device_id,

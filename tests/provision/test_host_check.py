@@ -1,19 +1,14 @@
 """What is wrong with a host, judged from what was seen on it."""
 
 import copy
-import importlib
-import sys
 from pathlib import Path
-from unittest import mock
 
 import pytest
 import yaml
+from ansible_modules import load
 
-# As in test_modules.py: importing Ansible does not go with torch in one process.
-names = ("ansible", "ansible.module_utils", "ansible.module_utils.basic")
-with mock.patch.dict(sys.modules, {name: mock.MagicMock() for name in names}):
-    facts = importlib.import_module("volta_provision.modules.volta_facts")
-    check = importlib.import_module("volta_provision.modules.volta_host_check")
+facts = load("volta_facts")
+check = load("volta_host_check")
 
 ROLE = Path(__file__).parents[2] / "playbooks/roles/preflight/vars/main"
 CARDS = yaml.safe_load((ROLE / "cards.yml").read_text())["preflight_cards"]

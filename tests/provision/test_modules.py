@@ -1,19 +1,14 @@
 """The Ansible modules' judgement, on made-up trees and real sockets."""
 
 import contextlib
-import importlib
 import socket
 import subprocess
 import sys
-from unittest import mock
 
 import pytest
+from ansible_modules import load
 
-# Importing Ansible replaces sys.intern, which torch.compile does not bear in the same process;
-# the functions tested here need nothing of it. The plays in tests/hosts run the modules whole.
-names = ("ansible", "ansible.module_utils", "ansible.module_utils.basic")
-with mock.patch.dict(sys.modules, {name: mock.MagicMock() for name in names}):
-    preflight = importlib.import_module("volta_provision.modules.volta_preflight")
+preflight = load("volta_preflight")
 
 
 HOLD_A_PORT = """

@@ -1,15 +1,9 @@
 """Which toolkit makes code for Volta, and which one is met first."""
 
-import importlib
-import sys
-from unittest import mock
-
 import pytest
+from ansible_modules import load
 
-# As in test_modules.py: Ansible itself stays out of this process.
-names = ("ansible", "ansible.module_utils", "ansible.module_utils.basic")
-with mock.patch.dict(sys.modules, {name: mock.MagicMock() for name in names}):
-    toolkit = importlib.import_module("volta_provision.modules.volta_toolkit")
+toolkit = load("volta_toolkit")
 
 
 @pytest.fixture

@@ -35,7 +35,6 @@ WANTED = {
 
 @pytest.fixture(scope="module")
 def fakegpu():
-    sys.path.insert(0, str(REPO / "tests/fakegpu"))
     import fakegpu
 
     return fakegpu

@@ -14,14 +14,12 @@ import pytest
 
 import volta_doctor
 
-FAKEGPU = Path(__file__).parents[2] / "fakegpu"
 VENV = "srv/venv"
 SITE = f"{VENV}/lib/python3.11/site-packages"
 
 
 @pytest.fixture(scope="session")
 def fakegpu() -> ModuleType:
-    sys.path.insert(0, str(FAKEGPU))
     import fakegpu
 
     return fakegpu

@@ -17,8 +17,6 @@ import volta_doctor
 from volta_doctor.facts.nvml import NvmlFacts
 from volta_doctor.facts.topo import TopoFacts
 
-FAKEGPU = Path(__file__).parents[2] / "fakegpu" / "fakegpu.py"
-
 
 def run_python(code: str, env: dict[str, str]) -> bytes:
     """Run `code` in a process of its own: pynvml loads its library once per process."""
@@ -71,7 +69,6 @@ class FakeHost:
 
 @pytest.fixture(scope="session")
 def fakegpu() -> ModuleType:
-    sys.path.insert(0, str(FAKEGPU.parent))
     import fakegpu
 
     return fakegpu
