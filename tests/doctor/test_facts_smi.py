@@ -1,6 +1,5 @@
 """nvidia-smi -q -x of drivers from R418 to R580 as NVML's facts, and in place of NVML."""
 
-
 import msgspec
 import pytest
 
