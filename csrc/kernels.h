@@ -13,8 +13,9 @@ namespace volta {
 // Zero is success, a positive status is a cudaError_t.
 enum Status : int {
   kOk = 0,
-  kBadShape = -1,  // m, n or k outside what the kernel takes
-  kBadIsa = -2,    // an instruction set this build or this CPU lacks
+  kBadShape = -1,   // m, n or k outside what the kernel takes
+  kBadIsa = -2,     // an instruction set this build or this CPU lacks
+  kBadFormat = -3,  // a weight format, or a variant of a kernel, that there is not
 };
 
 constexpr int64_t kMaxSize = INT32_MAX;  // of n and k in the CUDA kernels

@@ -64,9 +64,9 @@ def device(request, monkeypatch):
     if request.param == "cuda":
         return request.getfixturevalue("cuda")
     isa = ("scalar", "avx2").index(request.param)
-    if isa > ops._isa():
+    if isa > ops.native.isa():
         pytest.skip(f"this CPU or build lacks {request.param}")
-    monkeypatch.setattr(ops, "_isa", lambda: isa)
+    monkeypatch.setattr(ops.native, "isa", lambda: isa)
     return torch.device("cpu")
 
 

@@ -33,7 +33,7 @@ def test_more_rows_than_a_gemv_takes(sample, worst, device, native, m, n, k):
 
 @pytest.mark.gpu
 def test_only_a_slab_is_dequantised_at_a_time(sample, worst, cuda, monkeypatch):
-    monkeypatch.setattr(ops, "_SLAB_BYTES", 24 * 64 * 2)
+    monkeypatch.setattr(ops.nvfp4, "_SLAB_BYTES", 24 * 64 * 2)
     made = sample(61, 64, cuda)  # three slabs, the last one short
     x = torch.randn(9, 64).half()
     y = ops.nvfp4_linear(x.to(cuda), made.packed)
@@ -77,9 +77,9 @@ def test_leading_dimensions_are_kept(sample, device, native):
 @pytest.mark.parametrize("m", [1, 2, 3, 4, 5, 6, 7, 8, 21])
 @pytest.mark.parametrize(("n", "k"), [(1, 16), (49, 576), (2000, 592)])
 def test_half_linear(worst, monkeypatch, isa, m, n, k):
-    if isa > ops._isa():
+    if isa > ops.native.isa():
         pytest.skip("this CPU or build lacks AVX2")
-    monkeypatch.setattr(ops, "_isa", lambda: isa)
+    monkeypatch.setattr(ops.native, "isa", lambda: isa)
     w = torch.randn(n, k).half()
     w[0, :3] = torch.tensor([65504.0, 2.0**-24, -(2.0**-15)])  # largest, subnormals
     x = torch.randn(m, k)

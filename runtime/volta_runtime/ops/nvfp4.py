@@ -1,16 +1,12 @@
-"""Quantised linear algebra on torch tensors: the only importer of the compiled kernels.
-
-Activations are float32 on the CPU and float16 on CUDA; sums are float32 on both. Whatever a
-kernel could not survive (a wrong device, dtype, shape, stride or alignment) is refused here.
-"""
+"""NVFP4 matrices of the CPU engine, packed in blocks of eight rows for AVX2."""
 
 from dataclasses import dataclass
-from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
 
-from volta_runtime.errors import VoltaError
+from volta_runtime.ops import native
+from volta_runtime.ops.native import ACTIVATION, check, op, require_kernels
 
 _GROUP = 16  # weights that share an E4M3 scale
 _GEMV_MAX_M = 8  # rows of x up to which CUDA's GEMV is taken, above it dequantise + matmul
@@ -18,31 +14,6 @@ _ROW_BLOCK = 8  # rows per block of the CPU layout
 _NAN = 0x7F  # E4M3 without its sign
 
 _SLAB_BYTES = 64 << 20  # of FP16 weights at most at a time: modest beside a model
-
-_DTYPE = {"cpu": torch.float32, "cuda": torch.float16}
-
-
-class KernelsMissingError(VoltaError):
-    """The compiled kernels are absent, or lack what was asked for."""
-
-
-class _Missing:
-    """Stands in for the module, so that importing works and the first use tells what to do."""
-
-    def __init__(self, error: ImportError) -> None:
-        self._error = error
-
-    def __getattr__(self, name: str) -> NoReturn:
-        raise KernelsMissingError(
-            "the compiled kernels (volta_runtime._kernels) are missing from this installation: "
-            f"build them with VOLTA_BUILD_KERNELS=1 pip install . ({self._error})"
-        ) from self._error
-
-
-try:
-    from volta_runtime import _kernels
-except ImportError as error:
-    _kernels: Any = _Missing(error)  # type: ignore[no-redef]
 
 
 @dataclass(frozen=True)
@@ -61,19 +32,6 @@ class NVFP4Weight:
     k: int
 
 
-def kernels_info() -> dict[str, Any]:
-    """What was built: {"cuda": bool, "cpu": "avx2" | "scalar", "archs": [...], "build": str}.
-
-    Raises KernelsMissingError when there are no compiled kernels.
-    """
-    return {
-        "cuda": bool(_kernels.cuda_archs),
-        "cpu": ("scalar", "avx2")[_kernels.cpu_isa],
-        "archs": list(_kernels.cuda_archs),
-        "build": f"gcc {_kernels.compiler}",
-    }
-
-
 def nvfp4_pack(codes: Tensor, block_scales: Tensor, row_scale: Tensor) -> NVFP4Weight:
     """Pack a matrix for the device it lies on.
 
@@ -82,7 +40,7 @@ def nvfp4_pack(codes: Tensor, block_scales: Tensor, row_scale: Tensor) -> NVFP4W
     Raises ValueError for other shapes, dtypes or devices and for a NaN scale, and
     KernelsMissingError when there are no kernels for the device.
     """
-    _require_kernels(codes.device)
+    require_kernels(codes.device)
     if block_scales.dtype == torch.float8_e4m3fn:
         block_scales = block_scales.view(torch.uint8)
     if codes.dim() != 2 or codes.shape[0] == 0 or codes.shape[1] == 0 or codes.shape[1] % 8:
@@ -91,9 +49,9 @@ def nvfp4_pack(codes: Tensor, block_scales: Tensor, row_scale: Tensor) -> NVFP4W
             f"{_GROUP}"
         )
     n, k = codes.shape[0], codes.shape[1] * 2
-    _check("codes", codes, codes.device, torch.uint8, (n, k // 2))
-    _check("block_scales", block_scales, codes.device, torch.uint8, (n, k // _GROUP))
-    _check("row_scale", row_scale, codes.device, torch.float32, (n,))
+    check("codes", codes, codes.device, torch.uint8, (n, k // 2))
+    check("block_scales", block_scales, codes.device, torch.uint8, (n, k // _GROUP))
+    check("row_scale", row_scale, codes.device, torch.float32, (n,))
     nan = (block_scales & _NAN) == _NAN
     if nan.any():
         row, group = nan.nonzero()[0].tolist()
@@ -120,7 +78,7 @@ def nvfp4_dequantize(w: NVFP4Weight, dtype: torch.dtype) -> Tensor:
 
     Raises ValueError for another dtype.
     """
-    native = _DTYPE[w.codes.device.type]
+    native = ACTIVATION[w.codes.device.type]
     if dtype != native:
         raise ValueError(
             f"nvfp4_dequantize gives {native} on {w.codes.device.type}, not {dtype}: convert it"
@@ -144,7 +102,7 @@ def nvfp4_linear(x: Tensor, w: NVFP4Weight) -> Tensor:
     # Eager calls skip the dispatcher and what packing has checked: both cost as much as a small
     # kernel.
     device = w.codes.device
-    _check("x", x, device, _DTYPE[device.type], x.shape)
+    check("x", x, device, ACTIVATION[device.type], x.shape)
     return _nvfp4_linear(x, w.codes, w.scales, w.row_scale)
 
 
@@ -159,13 +117,13 @@ def half_linear(x: Tensor, w: Tensor) -> Tensor:
         )
     n, k = w.shape
     cpu = torch.device("cpu")
-    _check("w", w, cpu, torch.float16, (n, k))
-    _check("x", x, cpu, torch.float32, (*x.shape[:-1], k))
+    check("w", w, cpu, torch.float16, (n, k))
+    check("x", x, cpu, torch.float32, (*x.shape[:-1], k))
     m = x.numel() // k
     y = x.new_empty(*x.shape[:-1], n)
     if m:
         px, pw, py = (t.data_ptr() for t in (x, w, y))
-        _kernels.half_linear_cpu(px, pw, py, m, n, k, torch.get_num_threads(), _isa())
+        native.kernels.half_linear_cpu(px, pw, py, m, n, k, torch.get_num_threads(), native.isa())
     return y
 
 
@@ -177,10 +135,12 @@ def _nvfp4_linear(x: Tensor, codes: Tensor, scales: Tensor, row_scale: Tensor) -
         return y
     px, pc, ps, pr, py = (t.data_ptr() for t in (x, codes, scales, row_scale, y))
     if device.type == "cpu":
-        _kernels.nvfp4_linear_cpu(px, pc, ps, pr, py, m, n, k, torch.get_num_threads(), _isa())
+        native.kernels.nvfp4_linear_cpu(
+            px, pc, ps, pr, py, m, n, k, torch.get_num_threads(), native.isa()
+        )
     elif m <= _GEMV_MAX_M:
         with torch.cuda.device(device):
-            _kernels.nvfp4_gemv_cuda(px, pc, ps, pr, py, m, n, k, _stream(device))
+            native.kernels.nvfp4_gemv_cuda(px, pc, ps, pr, py, m, n, k, native.stream(device))
     else:
         _dequantize_and_matmul(x.view(m, k), codes, scales, row_scale, y.view(m, n))
     return y
@@ -205,10 +165,10 @@ def _dequantize_rows(codes: Tensor, scales: Tensor, row_scale: Tensor, out: Tens
     pc, ps, pr, po = (t.data_ptr() for t in (codes, scales, row_scale, out))
     n, k = out.shape
     if out.device.type == "cpu":
-        _kernels.nvfp4_dequantize_cpu(pc, ps, pr, po, n, k, torch.get_num_threads())
+        native.kernels.nvfp4_dequantize_cpu(pc, ps, pr, po, n, k, torch.get_num_threads())
     else:
         with torch.cuda.device(out.device):
-            _kernels.nvfp4_dequantize_cuda(pc, ps, pr, po, n, k, _stream(out.device))
+            native.kernels.nvfp4_dequantize_cuda(pc, ps, pr, po, n, k, native.stream(out.device))
 
 
 def _packed_shapes(device: torch.device, n: int, k: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -251,73 +211,21 @@ def _to_cuda_layout(codes: Tensor, scales: Tensor) -> tuple[Tensor, Tensor]:
     )
 
 
-def _isa() -> int:
-    return _kernels.cpu_isa
-
-
-def _stream(device: torch.device) -> int:
-    return torch.cuda.current_stream(device).cuda_stream
-
-
-def _require_kernels(device: torch.device) -> None:
-    if device.type == "cuda" and not _kernels.cuda_archs:
-        raise KernelsMissingError(
-            f"the compiled kernels were built without CUDA, but the tensors are on {device}: build "
-            "them with CMAKE_ARGS=-DVOLTA_CUDA=ON VOLTA_BUILD_KERNELS=1 pip install ."
-        )
-    if device.type not in _DTYPE:
-        raise ValueError(f"there are kernels for cpu and cuda, not for {device.type}")
-    _isa()  # so that a missing module is told at packing, not in the middle of a request
-
-
-def _check(
-    name: str,
-    tensor: Tensor,
-    device: torch.device,
-    dtype: torch.dtype,
-    shape: tuple[int, ...],
-) -> None:
-    if (
-        tensor.dtype == dtype
-        and tensor.shape == shape
-        and tensor.device == device
-        and tensor.is_contiguous()
-        and (device.type == "cpu" or tensor.data_ptr() % 16 == 0)
-    ):
-        return
-    raise ValueError(
-        f"{name} is {tensor.dtype} {list(tensor.shape)} on {tensor.device}, strides "
-        f"{list(tensor.stride())}, address {tensor.data_ptr() % 16} past a multiple of 16; "
-        f"needs contiguous {dtype} {list(shape)} on {device}"
-        + (" at a multiple of 16" if device.type == "cuda" else "")
-    )
-
-
-def _nvfp4_linear_op(x: Tensor, codes: Tensor, scales: Tensor, row_scale: Tensor) -> Tensor:
-    """What the dispatcher calls, with tensors of any origin."""
-    device = x.device
-    _require_kernels(device)
-    codes_shape, scales_shape = _packed_shapes(device, row_scale.shape[0], x.shape[-1])
-    _check("x", x, device, _DTYPE[device.type], x.shape)
-    _check("codes", codes, device, torch.uint8, codes_shape)
-    _check("scales", scales, device, torch.uint8, scales_shape)
-    _check("row_scale", row_scale, device, torch.float32, (row_scale.shape[0],))
-    return _nvfp4_linear(x, codes, scales, row_scale)
-
-
 def _nvfp4_linear_fake(x: Tensor, _codes: Tensor, _scales: Tensor, row_scale: Tensor) -> Tensor:
     return x.new_empty(*x.shape[:-1], row_scale.shape[0])
 
 
-def _register() -> torch.library.Library:
-    library = torch.library.Library("volta", "DEF")  # type: ignore[no-untyped-call]
-    library.define(  # type: ignore[no-untyped-call]
-        "nvfp4_linear(Tensor x, Tensor codes, Tensor scales, Tensor row_scale) -> Tensor"
-    )
-    for key in ("CPU", "CUDA"):
-        library.impl("nvfp4_linear", _nvfp4_linear_op, key)  # type: ignore[no-untyped-call]
-    torch.library.register_fake("volta::nvfp4_linear", _nvfp4_linear_fake, lib=library)
-    return library
-
-
-_LIBRARY = _register()  # the ops live as long as this object
+@op(
+    "nvfp4_linear(Tensor x, Tensor codes, Tensor scales, Tensor row_scale) -> Tensor",
+    _nvfp4_linear_fake,
+)
+def _nvfp4_linear_op(x: Tensor, codes: Tensor, scales: Tensor, row_scale: Tensor) -> Tensor:
+    """What the dispatcher calls, with tensors of any origin."""
+    device = x.device
+    require_kernels(device)
+    codes_shape, scales_shape = _packed_shapes(device, row_scale.shape[0], x.shape[-1])
+    check("x", x, device, ACTIVATION[device.type], x.shape)
+    check("codes", codes, device, torch.uint8, codes_shape)
+    check("scales", scales, device, torch.uint8, scales_shape)
+    check("row_scale", row_scale, device, torch.float32, (row_scale.shape[0],))
+    return _nvfp4_linear(x, codes, scales, row_scale)
