@@ -1,36 +1,19 @@
 // The reference path: portable C++ over the shared decode, for CPUs without AVX2 and for tests.
 #include <algorithm>
-#include <cstring>
 
+#include "../half.h"
 #include "../nvfp4.h"
 #include "range.h"
 
 namespace volta {
 namespace {
 
-float half_to_float(uint16_t half) {
-  const uint32_t sign = (half & 0x8000u) << 16;
-  const uint32_t magnitude = half & 0x7fffu;
-  uint32_t bits;
-  if (magnitude >= 0x7c00u) {  // infinity, NaN
-    bits = 0x7f800000u | (magnitude & 0x3ffu) << 13;
-  } else if (magnitude >= 0x400u) {
-    bits = (magnitude << 13) + 0x38000000u;
-  } else {  // zero, subnormal
-    const float value = static_cast<float>(magnitude) * 0x1p-24f;
-    std::memcpy(&bits, &value, sizeof bits);
-  }
-  bits |= sign;
-  float value;
-  std::memcpy(&value, &bits, sizeof value);
-  return value;
-}
-
 float e2m1(uint32_t code) {
-  return half_to_float(static_cast<uint16_t>(e2m1_pair_to_half_bits(code, 0))) * kE2M1HalfScale;
+  return half_bits_to_float(static_cast<uint16_t>(e2m1_pair_to_half_bits(code, 0))) *
+         kE2M1HalfScale;
 }
 
-float e4m3(uint8_t byte) { return half_to_float(e4m3_to_half_bits(byte)) * kE4M3HalfScale; }
+float e4m3(uint8_t byte) { return half_bits_to_float(e4m3_to_half_bits(byte)) * kE4M3HalfScale; }
 
 // One row of one group: 16 weights without the row's scale.
 void decode_group(const Nvfp4Matrix& w, int64_t block, int64_t group, int row, float* out) {
@@ -76,7 +59,7 @@ void half_gemv(const HalfMatrix& w, const float* x, float* y, int64_t m, int64_t
     float sum[kMaxGemvM] = {};
     for (int64_t group = 0; group < w.k; group += kGroup) {
       float weights[kGroup];
-      for (int k = 0; k < kGroup; ++k) weights[k] = half_to_float(w.w[n * w.k + group + k]);
+      for (int k = 0; k < kGroup; ++k) weights[k] = half_bits_to_float(w.w[n * w.k + group + k]);
       for (int64_t i = 0; i < m; ++i) {
         float partial = 0;
         for (int k = 0; k < kGroup; ++k) partial += weights[k] * x[i * w.k + group + k];
