@@ -8,6 +8,7 @@
 #include <type_traits>
 
 #include "kernels.h"
+#include "packing.h"
 
 namespace py = pybind11;
 
@@ -77,6 +78,27 @@ void bind(py::module_& m, const char* name, int (*launcher)(Args...)) {
       py::call_guard<py::gil_scoped_release>());
 }
 
+// (number, name, columns of a chunk, bytes of a tile, what k is a multiple of, ((bytes, columns) of
+// an element of scales, ...)) of a weight format.
+template <typename F>
+py::tuple format_row(int number, const char* name) {
+  constexpr volta::Source source = volta::source(F{});
+  py::list arrays;
+  for (int i = 0; i < source.arrays; ++i)
+    arrays.append(py::make_tuple(source.array[i].bytes, source.array[i].columns));
+  return py::make_tuple(number, name, F::kChunk + 0, volta::tile_bytes<F>(), source.multiple,
+                        py::tuple(arrays));
+}
+
+py::tuple formats() {
+  using namespace volta;
+  py::list rows;
+#define ADD(number, name, F) rows.append(format_row<F>(number, #name));
+  VOLTA_FORMATS(ADD)
+#undef ADD
+  return py::tuple(rows);
+}
+
 }  // namespace
 
 #define BIND(name) bind(m, #name, volta_##name)
@@ -88,6 +110,12 @@ PYBIND11_MODULE(_kernels, m) {
   BIND(nvfp4_linear_cpu);
   BIND(nvfp4_dequantize_cpu);
   BIND(half_linear_cpu);
+  m.attr("formats") = formats();
+  BIND(pack_cpu);
+  BIND(unpack_cpu);
+  BIND(half_factor_cpu);
+  BIND(dequantize_cpu);
+  BIND(linear_cpu);
 #ifdef VOLTA_CUDA
   m.attr("cuda_archs") = py::make_tuple("sm_70", "compute_70");
   BIND(nvfp4_gemv_cuda);

@@ -61,3 +61,5 @@ int volta_nvfp4_dequantize_cuda(const uint8_t* codes, const uint8_t* scales, con
 const char* volta_cuda_error(int status);
 
 }  // extern "C"
+
+#include "packed.h"

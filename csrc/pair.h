@@ -10,9 +10,10 @@
 #define VOLTA_MEMBER static __device__ __forceinline__
 #else
 #include <cstring>
-// Internal linkage: a copy compiled for AVX2 must never be linked into the scalar path.
+// A copy compiled for AVX2 must never be linked into the scalar path: functions have internal
+// linkage; members, which cannot, are never compiled out of line.
 #define VOLTA_DECODE static inline
-#define VOLTA_MEMBER static inline
+#define VOLTA_MEMBER __attribute__((always_inline)) static inline
 #endif
 
 namespace volta {

@@ -1,0 +1,309 @@
+// How codes and scales become the words of a tile, and how they are had back. The layout is told
+// once, as a coding and fields for each format; packing and unpacking go over the same ones.
+//
+// A matrix comes as one byte for each code, [n][k], and up to four arrays of scales, each
+// [n][k / columns, rounded up], all row-major:
+//
+//   nvfp4       codes E2M1; E4M3 of 16 columns
+//   mxfp4       codes E2M1; of 32 columns, how many powers of two below the row's largest
+//   fp4_f32     codes E2M1; FP32 of 32 columns
+//   fp4_bf16    codes E2M1; BF16 of 32 columns
+//   int4        codes 0 to 15; FP16 of 32 columns
+//   int4_gG     codes 0 to 15; FP16 scale and a byte of zero point, 0 to 16, of G columns
+//   q4_1        codes 0 to 15; FP16 scale and FP16 minimum of 32 columns
+//   q4_k, q5_k  codes of 4 or 5 bits; FP16 d and FP16 dmin of 256 columns; scales and minima of 32
+//               columns, bytes with 6 bits
+//   q6_k        codes of 6 bits; FP16 d of 256 columns; signed bytes of 16 columns
+//   q8_0        codes signed bytes; FP16 of 32 columns
+//   fp8         codes E4M3
+//   fp8_block   codes E4M3; FP32 of 128 columns
+#pragma once
+
+#include "tile.h"
+
+namespace volta {
+
+constexpr int kMaxArrays = 4;
+
+enum class Coding { kE2M1, kUnsigned, kSigned, kE4M3 };
+
+struct ScaleArray {
+  int bytes, columns;  // of an element
+};
+
+// What a matrix of a format is packed from. multiple: what k must be a multiple of.
+struct Source {
+  Coding coding;
+  int multiple, arrays;
+  ScaleArray array[kMaxArrays];
+};
+
+// Bits `from` to `from + bits` of element `index` of an array, counted over the row's chunk, lie in
+// metadata word `word` from bit `shift` on, xored with `flip`. The word after the last is the tail.
+struct Field {
+  int array, index, from, bits, word, shift;
+  uint32_t flip;
+};
+
+// --- The formats ---------------------------------------------------------------------------------
+
+VOLTA_PACK constexpr Source source(Nvfp4) { return {Coding::kE2M1, 16, 1, {{1, 16}}}; }
+template <typename Visit>
+VOLTA_PACK void for_each_field(Nvfp4, const Visit& visit) {
+  for (int g = 0; g < 8; ++g) visit(Field{0, g, 0, 8, g / 4, 16 * (g % 2) + 8 * (g / 2 % 2), 0});
+}
+
+VOLTA_PACK constexpr Source source(Mxfp4) { return {Coding::kE2M1, 32, 1, {{1, 32}}}; }
+template <typename Visit>
+VOLTA_PACK void for_each_field(Mxfp4, const Visit& visit) {
+  for (int b = 0; b < 4; ++b) visit(Field{0, b, 0, 8, 0, 8 * b, 0});
+}
+
+VOLTA_PACK constexpr Source source(Fp4Float) { return {Coding::kE2M1, 32, 1, {{4, 32}}}; }
+template <typename Visit>
+VOLTA_PACK void for_each_field(Fp4Float, const Visit& visit) {
+  for (int b = 0; b < 4; ++b) visit(Field{0, b, 0, 32, b, 0, 0});
+}
+
+// Two numbers of 16 bits for 32 columns to a word.
+template <typename Visit>
+VOLTA_PACK void for_each_half(const Visit& visit) {
+  for (int b = 0; b < 4; ++b) visit(Field{0, b, 0, 16, b / 2, 16 * (b % 2), 0});
+}
+
+VOLTA_PACK constexpr Source source(Fp4Bfloat) { return {Coding::kE2M1, 32, 1, {{2, 32}}}; }
+template <typename Visit>
+VOLTA_PACK void for_each_field(Fp4Bfloat, const Visit& visit) {
+  for_each_half(visit);
+}
+
+VOLTA_PACK constexpr Source source(Int4) { return {Coding::kUnsigned, 32, 1, {{2, 32}}}; }
+template <typename Visit>
+VOLTA_PACK void for_each_field(Int4, const Visit& visit) {
+  for_each_half(visit);
+}
+
+template <int kGroup>
+VOLTA_PACK constexpr Source source(Int4Zero<kGroup>) {
+  return {Coding::kUnsigned, kGroup, 2, {{2, kGroup}, {1, kGroup}}};
+}
+template <int kGroup, typename Visit>
+VOLTA_PACK void for_each_field(Int4Zero<kGroup>, const Visit& visit) {
+  for (int g = 0; g < Int4Zero<kGroup>::kMetaWords; ++g) {
+    visit(Field{0, g, 0, 16, g, 0, 0});
+    visit(Field{1, g, 0, 8, g, 16, 0});
+  }
+}
+
+VOLTA_PACK constexpr Source source(Q4_1) { return {Coding::kUnsigned, 32, 2, {{2, 32}, {2, 32}}}; }
+template <typename Visit>
+VOLTA_PACK void for_each_field(Q4_1, const Visit& visit) {
+  for (int b = 0; b < 4; ++b) {
+    visit(Field{0, b, 0, 16, b, 0, 0});
+    visit(Field{1, b, 0, 16, b, 16, 0});
+  }
+}
+
+template <int kMiddle>
+VOLTA_PACK constexpr Source source(KQuant<kMiddle>) {
+  return {Coding::kUnsigned, 256, 4, {{2, 256}, {2, 256}, {1, 32}, {1, 32}}};
+}
+template <int kMiddle, typename Visit>
+VOLTA_PACK void for_each_field(KQuant<kMiddle>, const Visit& visit) {
+  visit(Field{0, 0, 0, 16, 0, 0, 0});
+  visit(Field{1, 0, 0, 16, 0, 16, 0});
+  for (int b = 0; b < 8; ++b) visit(Field{2, b, 0, 6, 1 + b / 4, 8 * (b % 4), 0});
+  for (int b = 0; b < 4; ++b) {
+    visit(Field{3, b, 0, 6, 3, 8 * b, 0});
+    for (int part = 0; part < 3; ++part)
+      visit(Field{3, 4 + b, 2 * part, 2, 1 + part, 8 * b + 6, 0});
+  }
+}
+
+VOLTA_PACK constexpr Source source(Q6_K) {
+  return {Coding::kUnsigned, 256, 2, {{2, 256}, {1, 16}}};
+}
+template <typename Visit>
+VOLTA_PACK void for_each_field(Q6_K, const Visit& visit) {
+  visit(Field{0, 0, 0, 16, Q6_K::kMetaWords, 0, 0});
+  for (int g = 0; g < 16; ++g) visit(Field{1, g, 0, 8, g / 4, 8 * (g % 4), 0x80});
+}
+
+VOLTA_PACK constexpr Source source(Q8_0) { return {Coding::kSigned, 32, 1, {{2, 32}}}; }
+template <typename Visit>
+VOLTA_PACK void for_each_field(Q8_0, const Visit& visit) {
+  for_each_half(visit);
+}
+
+VOLTA_PACK constexpr Source source(Fp8) { return {Coding::kE4M3, 16, 0, {}}; }
+template <typename Visit>
+VOLTA_PACK void for_each_field(Fp8, const Visit&) {}
+
+VOLTA_PACK constexpr Source source(Fp8Block) { return {Coding::kE4M3, 16, 1, {{4, 128}}}; }
+template <typename Visit>
+VOLTA_PACK void for_each_field(Fp8Block, const Visit& visit) {
+  visit(Field{0, 0, 0, 32, 0, 0, 0});
+}
+
+// --- Codes ---------------------------------------------------------------------------------------
+
+// Columns of a word.
+template <typename F>
+constexpr int word_columns() {
+  return kBlock / (4 * F::kVecs);
+}
+
+VOLTA_PACK uint32_t put_code(Coding coding, uint32_t code, int column) {
+  switch (coding) {
+    case Coding::kE2M1:
+      return pack_e2m1(code & 15u, column);
+    case Coding::kUnsigned:
+      return pack_nibble(code & 15u, column);
+    case Coding::kSigned:
+      return pack_byte(code ^ 0x80u, column);
+    default:
+      return pack_e4m3(code, column);
+  }
+}
+
+VOLTA_PACK uint32_t take_code(Coding coding, uint32_t word, int column) {
+  switch (coding) {
+    case Coding::kE2M1:
+      return unpack_e2m1(word, column);
+    case Coding::kUnsigned:
+      return unpack_nibble(word, column);
+    case Coding::kSigned:
+      return unpack_byte(word, column) ^ 0x80u;
+    default:
+      return unpack_e4m3(word, column);
+  }
+}
+
+// Where the bits of a column of a block beyond its fourth are: bit of the block's high words.
+VOLTA_PACK int high_bit(int bits, int column) {
+  const int eight = column / 8, pair = column % 8 / 2, at = bits * (4 * eight + pair);
+  return at / 16 * 32 + 16 * (column % 2) + at % 16;
+}
+
+// Row `row` of a tile's block from `count` codes that lie at a multiple of four bytes; columns
+// beyond them are codes of zero.
+template <typename F>
+VOLTA_PACK void pack_codes(const uint8_t* codes, int count, uint8_t* tile, int row, int block) {
+  constexpr Coding kCoding = source(F{}).coding;
+  constexpr int kHigh = high_words<F>(), kColumns = word_columns<F>();
+  uint32_t words[4 * F::kVecs] = {}, high[kHigh + 1] = {};
+#pragma unroll
+  for (int c = 0; c < kBlock; c += 4) {
+    const uint32_t four = c < count ? *reinterpret_cast<const uint32_t*>(codes + c) : 0u;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const uint32_t code = four >> 8 * i & 0xffu;
+      words[(c + i) / kColumns] |= put_code(kCoding, code, (c + i) % kColumns);
+      if (kHigh > 0) {
+        const int at = high_bit(kHigh, c + i);
+        high[at / 32] |= (code >> 4 & ((1u << kHigh) - 1)) << at % 32;
+      }
+    }
+  }
+#pragma unroll
+  for (int v = 0; v < F::kVecs; ++v)
+    *reinterpret_cast<Vec*>(tile + codes_at<F>(row, block, v)) = {
+        {words[4 * v], words[4 * v + 1], words[4 * v + 2], words[4 * v + 3]}};
+#pragma unroll
+  for (int i = 0; i < kHigh; ++i)
+    *reinterpret_cast<uint32_t*>(tile + high_at<F>(row, block * kHigh + i)) = high[i];
+}
+
+template <typename F>
+VOLTA_PACK void unpack_codes(const uint8_t* tile, int row, int block, uint8_t* codes, int count) {
+  constexpr Coding kCoding = source(F{}).coding;
+  constexpr int kHigh = high_words<F>(), kColumns = word_columns<F>();
+#pragma unroll
+  for (int c = 0; c < kBlock; c += 4) {
+    const int word = c / kColumns;
+    const uint32_t bits =
+        *reinterpret_cast<const uint32_t*>(tile + codes_at<F>(row, block, word / 4) + word % 4 * 4);
+    uint32_t four = 0;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      uint32_t code = take_code(kCoding, bits, (c + i) % kColumns);
+      if (kHigh > 0) {
+        const int at = high_bit(kHigh, c + i);
+        const int from = high_at<F>(row, block * kHigh + at / 32);
+        const uint32_t high = *reinterpret_cast<const uint32_t*>(tile + from);
+        code |= (high >> at % 32 & ((1u << kHigh) - 1)) << 4;
+      }
+      four |= code << 8 * i;
+    }
+    if (c < count) *reinterpret_cast<uint32_t*>(codes + c) = four;
+  }
+}
+
+// --- Scales --------------------------------------------------------------------------------------
+
+// The arrays of a matrix; T is void or const void.
+template <typename T>
+struct Arrays {
+  T* array[kMaxArrays];
+};
+
+// Where an element of a field is, or false where that is beyond k.
+template <typename F>
+VOLTA_PACK bool element_at(const Field& field, int64_t row, int64_t chunk, int64_t k,
+                           int64_t* element) {
+  const int columns = source(F{}).array[field.array].columns;
+  const int64_t elements = (k + columns - 1) / columns;
+  const int64_t at = chunk * (F::kChunk / columns) + field.index;
+  *element = row * elements + at;
+  return at < elements;
+}
+
+VOLTA_PACK uint32_t field_mask(const Field& field) { return ~0u >> (32 - field.bits); }
+
+// The metadata and the tail of row `row` of a tile from row `n_row` of the matrix, or scales of
+// zero where that is negative.
+template <typename F>
+VOLTA_PACK void pack_scales(const Arrays<const void>& arrays, int64_t n_row, int64_t chunk,
+                            int64_t k, uint8_t* tile, int row) {
+  uint32_t words[F::kMetaWords + 1] = {};
+  for_each_field(F{}, [&](const Field& field) {
+    int64_t element;
+    uint32_t value = 0;
+    if (n_row >= 0 && element_at<F>(field, n_row, chunk, k, &element)) {
+      const void* array = arrays.array[field.array];
+      const int bytes = source(F{}).array[field.array].bytes;
+      value = bytes == 1   ? static_cast<const uint8_t*>(array)[element]
+              : bytes == 2 ? static_cast<const uint16_t*>(array)[element]
+                           : static_cast<const uint32_t*>(array)[element];
+    }
+    words[field.word] |= ((value >> field.from & field_mask(field)) ^ field.flip) << field.shift;
+  });
+#pragma unroll
+  for (int i = 0; i < F::kMetaWords; ++i)
+    reinterpret_cast<uint32_t*>(tile + meta_at<F>(row))[i] = words[i];
+  if (F::kTail)
+    *reinterpret_cast<uint16_t*>(tile + tail_at<F>(row)) =
+        static_cast<uint16_t>(words[F::kMetaWords]);
+}
+
+// The arrays were zeros: an element whose bits lie in several words is put together in its place.
+template <typename F>
+VOLTA_PACK void unpack_scales(const uint8_t* tile, int row, const Arrays<void>& arrays,
+                              int64_t n_row, int64_t chunk, int64_t k) {
+  for_each_field(F{}, [&](const Field& field) {
+    int64_t element;
+    if (!element_at<F>(field, n_row, chunk, k, &element)) return;
+    const uint32_t word =
+        field.word == F::kMetaWords
+            ? *reinterpret_cast<const uint16_t*>(tile + tail_at<F>(row))
+            : reinterpret_cast<const uint32_t*>(tile + meta_at<F>(row))[field.word];
+    const uint32_t value = ((word >> field.shift & field_mask(field)) ^ field.flip) << field.from;
+    void* array = arrays.array[field.array];
+    const int bytes = source(F{}).array[field.array].bytes;
+    if (bytes == 1) static_cast<uint8_t*>(array)[element] |= static_cast<uint8_t>(value);
+    if (bytes == 2) static_cast<uint16_t*>(array)[element] |= static_cast<uint16_t>(value);
+    if (bytes == 4) static_cast<uint32_t*>(array)[element] |= value;
+  });
+}
+
+}  // namespace volta

@@ -1,0 +1,97 @@
+"""Products with packed matrices: y = x Wᵀ, with what is done to y while it is at hand."""
+
+import torch
+from torch import Tensor
+
+from volta_runtime.ops import native
+from volta_runtime.ops.native import ACTIVATION, KernelsMissingError, check, op, require_kernels
+from volta_runtime.ops.packed import FORMATS, PackedWeight, RowOrder, in_order
+
+
+def linear(
+    x: Tensor,
+    packed: PackedWeight,
+    bias: Tensor | None = None,
+    residual: Tensor | None = None,
+    gated: bool = False,
+) -> Tensor:
+    """Compute x Wᵀ [+ bias] [..., n] for x [..., k], all float32 on the CPU.
+
+    gated: W is [gate; up], packed as gate_up, and the result silu(gate) * up [..., n / 2]. bias:
+    [n]. residual: of the result's shape, added last. x and residual are contiguous. Raises
+    ValueError where anything does not fit.
+    """
+    arguments = (
+        x, packed.data, packed.row_scale, packed.half_factor, packed.perm, packed.format, packed.n,
+        packed.row_order, bias, residual, gated,
+    )  # fmt: skip
+    return _linear(*arguments)
+
+
+def _fake(
+    x: Tensor, _data: Tensor, _row_scale: Tensor, _half_factor: Tensor, _perm: Tensor | None,
+    _format: str, n: int, _row_order: str, _bias: Tensor | None, _residual: Tensor | None,
+    gated: bool,
+) -> Tensor:  # fmt: skip
+    return x.new_empty(*x.shape[:-1], n // 2 if gated else n)
+
+
+@op(
+    "packed_linear(Tensor x, Tensor data, Tensor row_scale, Tensor half_factor, Tensor? perm, "
+    "str format, int n, str row_order, Tensor? bias, Tensor? residual, bool gated) -> Tensor",
+    _fake,
+)
+def _linear(
+    x: Tensor, data: Tensor, row_scale: Tensor, half_factor: Tensor, perm: Tensor | None,
+    format: str, n: int, row_order: RowOrder, bias: Tensor | None, residual: Tensor | None,  # noqa: A002
+    gated: bool,
+) -> Tensor:  # fmt: skip
+    device = data.device
+    require_kernels(device)
+    if x.dim() == 0 or format not in FORMATS or gated > (row_order == "gate_up"):
+        raise ValueError(
+            f"x has shape {list(x.shape)}, W is {format} [{n}, ...] in {row_order} order, gated is "
+            f"{gated}: needs [..., k], one of {', '.join(FORMATS)}, and gate_up order for gated"
+        )
+    k = x.shape[-1]
+    shape = FORMATS[format].shape(n, k)
+    if row_order == "gate_up":
+        shape = (2 * -(-n // 2 // 32), *shape[1:])
+    packed = PackedWeight(format, data, row_scale, half_factor, n, k, perm, row_order)
+    check("x", x, device, ACTIVATION[device.type], x.shape)
+    check("data", data, device, torch.uint8, shape)
+    for name in ("row_scale", "half_factor"):
+        check(name, getattr(packed, name), device, torch.float32, (32 * shape[0],))
+    if perm is not None:
+        check("perm", perm, device, torch.int32, (k,))
+    if device.type == "cuda":
+        raise KernelsMissingError("the CUDA kernels lack products with packed matrices")
+    return _linear_cpu(x, packed, bias, residual, gated)
+
+
+def _linear_cpu(
+    x: Tensor, packed: PackedWeight, bias: Tensor | None, residual: Tensor | None, gated: bool
+) -> Tensor:
+    n, k, rows = packed.n, packed.k, packed.rows
+    if bias is not None:
+        check("bias", bias, x.device, torch.float32, (n,))
+    if packed.perm is not None:
+        x = x[..., packed.perm]
+    y = x.new_empty(*x.shape[:-1], rows)
+    if x.numel():
+        px, pd, pr, py = (t.data_ptr() for t in (x, packed.data, packed.row_scale, y))
+        native.kernels.linear_cpu(
+            FORMATS[packed.format].number, px, pd, pr, py, x.numel() // k, rows, k,
+            torch.get_num_threads(), native.isa(),
+        )  # fmt: skip
+    if packed.row_order == "gate_up":
+        y = in_order(y.movedim(-1, 0).contiguous(), n).movedim(0, -1)
+    if bias is not None:
+        y = y + bias
+    if gated:
+        gate, up = y.chunk(2, -1)
+        y = torch.nn.functional.silu(gate) * up
+    if residual is not None:
+        check("residual", residual, x.device, torch.float32, tuple(y.shape))
+        y = y + residual
+    return y.contiguous()
