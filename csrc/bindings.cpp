@@ -120,6 +120,10 @@ PYBIND11_MODULE(_kernels, m) {
   m.attr("cuda_archs") = py::make_tuple("sm_70", "compute_70");
   BIND(nvfp4_gemv_cuda);
   BIND(nvfp4_dequantize_cuda);
+  BIND(pack_cuda);
+  BIND(unpack_cuda);
+  BIND(half_factor_cuda);
+  BIND(dequantize_cuda);
 #else
   m.attr("cuda_archs") = py::tuple();
 #endif

@@ -27,7 +27,7 @@ constexpr int kStep = 128;  // columns summed in FP16 at most
 
 // Bytes of a tile of a format.
 template <typename F>
-constexpr int tile_bytes() {
+VOLTA_PACK constexpr int tile_bytes() {
   return kTileRows * (F::kChunk / kBlock * F::kVecs * 16 + F::kHighVecs * 16 + F::kMetaWords * 4 +
                       (F::kTail ? 2 : 0));
 }

@@ -19,6 +19,7 @@
 //   fp8_block   codes E4M3; FP32 of 128 columns
 #pragma once
 
+#include "kernels.h"
 #include "tile.h"
 
 namespace volta {
@@ -149,7 +150,7 @@ VOLTA_PACK void for_each_field(Fp8Block, const Visit& visit) {
 
 // Columns of a word.
 template <typename F>
-constexpr int word_columns() {
+VOLTA_PACK constexpr int word_columns() {
   return kBlock / (4 * F::kVecs);
 }
 
@@ -304,6 +305,82 @@ VOLTA_PACK void unpack_scales(const uint8_t* tile, int row, const Arrays<void>& 
     if (bytes == 2) static_cast<uint16_t*>(array)[element] |= static_cast<uint16_t>(value);
     if (bytes == 4) static_cast<uint32_t*>(array)[element] |= value;
   });
+}
+
+// --- Whole matrices ------------------------------------------------------------------------------
+
+VOLTA_PACK int64_t tiles_of(int64_t n) { return (n + kTileRows - 1) / kTileRows; }
+
+template <typename F>
+VOLTA_PACK int64_t chunks_of(int64_t k) {
+  return (k + F::kChunk - 1) / F::kChunk;
+}
+
+// A row of a tile in a block of columns.
+template <typename F>
+struct Place {
+  int64_t tile, chunk;
+  int row, block;
+};
+
+// Of the tile, in bytes.
+template <typename F>
+VOLTA_PACK int64_t tile_at(const Place<F>& p, int64_t k) {
+  return (p.tile * chunks_of<F>(k) + p.chunk) * tile_bytes<F>();
+}
+
+template <typename F>
+VOLTA_PACK int64_t row_of(const Place<F>& p) {
+  return p.tile * kTileRows + p.row;
+}
+
+template <typename F>
+VOLTA_PACK int64_t column_of(const Place<F>& p) {
+  return p.chunk * F::kChunk + p.block * kBlock;
+}
+
+// How many of the block's columns the matrix has in this row.
+template <typename F>
+VOLTA_PACK int count_of(const Place<F>& p, int64_t n, int64_t k) {
+  const int64_t left = row_of(p) < n ? k - column_of(p) : 0;
+  return static_cast<int>(left < 0 ? 0 : left < kBlock ? left : kBlock);
+}
+
+// What is at a place, which with the first block is the row's scales too.
+template <typename F>
+VOLTA_PACK void pack_place(const Place<F>& p, const uint8_t* codes,
+                           const Arrays<const void>& arrays, uint8_t* data, int64_t n, int64_t k) {
+  uint8_t* tile = data + tile_at(p, k);
+  const int64_t row = row_of(p);
+  const int count = count_of(p, n, k);
+  pack_codes<F>(count ? codes + row * k + column_of(p) : codes, count, tile, p.row, p.block);
+  if (p.block == 0) pack_scales<F>(arrays, row < n ? row : -1, p.chunk, k, tile, p.row);
+}
+
+template <typename F>
+VOLTA_PACK void unpack_place(const Place<F>& p, const uint8_t* data, uint8_t* codes,
+                             const Arrays<void>& arrays, int64_t n, int64_t k) {
+  const uint8_t* tile = data + tile_at(p, k);
+  const int64_t row = row_of(p);
+  const int count = count_of(p, n, k);
+  if (count) unpack_codes<F>(tile, p.row, p.block, codes + row * k + column_of(p), count);
+  if (p.block == 0 && row < n) unpack_scales<F>(tile, p.row, arrays, row, p.chunk, k);
+}
+
+// Calls use(F{}), which gives a status, for the format, where there is one and it takes such sizes.
+template <typename Use>
+int with_format(int format, int64_t n, int64_t k, const Use& use) {
+  switch (format) {
+#define VOLTA_CASE(number, name, F)                                                        \
+  case number:                                                                             \
+    return n < 1 || n > kMaxSize || k < 1 || k > kMaxSize || k % source(F{}).multiple != 0 \
+               ? kBadShape                                                                 \
+               : use(F{});
+    VOLTA_FORMATS(VOLTA_CASE)
+#undef VOLTA_CASE
+    default:
+      return kBadFormat;
+  }
 }
 
 }  // namespace volta

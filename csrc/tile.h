@@ -38,11 +38,12 @@ VOLTA_PACK int tail_at(int row) {
 
 // Words of high bits that a row has for a block, which are bits that a code has beyond its fourth.
 template <typename F>
-constexpr int high_words() {
+VOLTA_PACK constexpr int high_words() {
   return F::kHighVecs * 4 * kBlock / F::kChunk;
 }
 
-// The w of a block, pair i the columns 2i and 2i + 1: weights are scale * w + minimum.
+// The w of a block, pair i the columns 2i and 2i + 1: weights are scale * (kUnit * w) + minimum.
+// The order matters: the unit times a large scale may be beyond FP32.
 template <typename F>
 struct Block {
   Pair w[kBlockPairs];
@@ -52,8 +53,10 @@ struct Block {
 template <typename F>
 VOLTA_DECODE Block<F> decode_block(const uint8_t* tile, int row, int block) {
   uint32_t codes[4 * F::kVecs];
+#pragma unroll
   for (int v = 0; v < F::kVecs; ++v) {
     const Vec vec = *reinterpret_cast<const Vec*>(tile + codes_at<F>(row, block, v));
+#pragma unroll
     for (int i = 0; i < 4; ++i) codes[4 * v + i] = vec.word[i];
   }
   const auto* high =
@@ -62,9 +65,10 @@ VOLTA_DECODE Block<F> decode_block(const uint8_t* tile, int row, int block) {
   const uint32_t tail =
       F::kTail ? *reinterpret_cast<const uint16_t*>(tile + tail_at<F>(row)) : uint32_t{0};
   Block<F> out;
+#pragma unroll
   for (int eight = 0; eight < 4; ++eight)
     F::decode(codes, high, meta, block, eight, out.w + 4 * eight);
-  out.scale = F::kUnit * F::factor(meta, tail, block);
+  out.scale = F::factor(meta, tail, block);
   out.minimum = F::minimum(meta, tail, block);
   return out;
 }
@@ -75,8 +79,8 @@ template <typename F>
 static inline void block_weights(const uint8_t* tile, int row, int block, float out[kBlock]) {
   const Block<F> decoded = decode_block<F>(tile, row, block);
   for (int i = 0; i < kBlockPairs; ++i) {
-    out[2 * i] = decoded.scale * decoded.w[i].low + decoded.minimum;
-    out[2 * i + 1] = decoded.scale * decoded.w[i].high + decoded.minimum;
+    out[2 * i] = decoded.scale * (F::kUnit * decoded.w[i].low) + decoded.minimum;
+    out[2 * i + 1] = decoded.scale * (F::kUnit * decoded.w[i].high) + decoded.minimum;
   }
 }
 #endif
