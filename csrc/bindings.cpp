@@ -116,6 +116,10 @@ PYBIND11_MODULE(_kernels, m) {
   BIND(half_factor_cpu);
   BIND(dequantize_cpu);
   BIND(linear_cpu);
+  BIND(rms_norm_cpu);
+  BIND(qk_norm_rope_cpu);
+  BIND(gated_activation_cpu);
+  BIND(embedding_cpu);
 #ifdef VOLTA_CUDA
   m.attr("cuda_archs") = py::make_tuple("sm_70", "compute_70");
   BIND(nvfp4_gemv_cuda);
@@ -124,6 +128,10 @@ PYBIND11_MODULE(_kernels, m) {
   BIND(unpack_cuda);
   BIND(half_factor_cuda);
   BIND(dequantize_cuda);
+  BIND(rms_norm_cuda);
+  BIND(qk_norm_rope_cuda);
+  BIND(gated_activation_cuda);
+  BIND(embedding_cuda);
 #else
   m.attr("cuda_archs") = py::tuple();
 #endif

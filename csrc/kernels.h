@@ -63,3 +63,4 @@ const char* volta_cuda_error(int status);
 }  // extern "C"
 
 #include "packed.h"
+#include "decoder.h"

@@ -1,7 +1,10 @@
 """What the engine computes with: kernels as functions of torch tensors."""
 
+from volta_runtime.ops.activation import GATED_KINDS, gated_activation
+from volta_runtime.ops.embedding import embedding
 from volta_runtime.ops.linear import linear
 from volta_runtime.ops.native import KernelsMissingError, kernels_info
+from volta_runtime.ops.norm import rms_norm
 from volta_runtime.ops.nvfp4 import (
     NVFP4Weight,
     half_linear,
@@ -11,11 +14,16 @@ from volta_runtime.ops.nvfp4 import (
     nvfp4_unpack,
 )
 from volta_runtime.ops.packed import PackedWeight
+from volta_runtime.ops.rope import qk_norm_rope
+from volta_runtime.ops.rope_table import rope_cache
 
 __all__ = [
+    "GATED_KINDS",
     "KernelsMissingError",
     "NVFP4Weight",
     "PackedWeight",
+    "embedding",
+    "gated_activation",
     "half_linear",
     "kernels_info",
     "linear",
@@ -23,4 +31,7 @@ __all__ = [
     "nvfp4_linear",
     "nvfp4_pack",
     "nvfp4_unpack",
+    "qk_norm_rope",
+    "rms_norm",
+    "rope_cache",
 ]
