@@ -120,6 +120,13 @@ PYBIND11_MODULE(_kernels, m) {
   BIND(qk_norm_rope_cpu);
   BIND(gated_activation_cpu);
   BIND(embedding_cpu);
+  BIND(apply_penalties_cpu);
+  BIND(count_tokens_cpu);
+  BIND(apply_bias_cpu);
+  BIND(apply_mask_cpu);
+  BIND(sample_cpu);
+  BIND(top_logprobs_cpu);
+  BIND(token_logprobs_cpu);
 #ifdef VOLTA_CUDA
   m.attr("cuda_archs") = py::make_tuple("sm_70", "compute_70");
   BIND(nvfp4_gemv_cuda);
@@ -132,6 +139,13 @@ PYBIND11_MODULE(_kernels, m) {
   BIND(qk_norm_rope_cuda);
   BIND(gated_activation_cuda);
   BIND(embedding_cuda);
+  BIND(apply_penalties_cuda);
+  BIND(count_tokens_cuda);
+  BIND(apply_bias_cuda);
+  BIND(apply_mask_cuda);
+  BIND(sample_cuda);
+  BIND(top_logprobs_cuda);
+  BIND(token_logprobs_cuda);
 #else
   m.attr("cuda_archs") = py::tuple();
 #endif

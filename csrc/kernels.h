@@ -64,3 +64,4 @@ const char* volta_cuda_error(int status);
 
 #include "packed.h"
 #include "decoder.h"
+#include "sampling.h"

@@ -16,12 +16,25 @@ from volta_runtime.ops.nvfp4 import (
 from volta_runtime.ops.packed import PackedWeight
 from volta_runtime.ops.rope import qk_norm_rope
 from volta_runtime.ops.rope_table import rope_cache
+from volta_runtime.ops.sampling import (
+    apply_bias,
+    apply_mask,
+    apply_penalties,
+    count_tokens,
+    sample,
+    token_logprobs,
+    top_logprobs,
+)
 
 __all__ = [
     "GATED_KINDS",
     "KernelsMissingError",
     "NVFP4Weight",
     "PackedWeight",
+    "apply_bias",
+    "apply_mask",
+    "apply_penalties",
+    "count_tokens",
     "embedding",
     "gated_activation",
     "half_linear",
@@ -34,4 +47,7 @@ __all__ = [
     "qk_norm_rope",
     "rms_norm",
     "rope_cache",
+    "sample",
+    "token_logprobs",
+    "top_logprobs",
 ]
