@@ -128,7 +128,7 @@ PYBIND11_MODULE(_kernels, m) {
   BIND(top_logprobs_cpu);
   BIND(token_logprobs_cpu);
 #ifdef VOLTA_CUDA
-  m.attr("cuda_archs") = py::make_tuple("sm_70", "compute_70");
+  m.attr("cuda_archs") = py::tuple(py::str(volta_cuda_archs()).attr("split")());
   BIND(nvfp4_gemv_cuda);
   BIND(nvfp4_dequantize_cuda);
   BIND(pack_cuda);

@@ -57,11 +57,14 @@ int volta_nvfp4_gemv_cuda(const void* x, const uint8_t* codes, const uint8_t* sc
 int volta_nvfp4_dequantize_cuda(const uint8_t* codes, const uint8_t* scales, const float* row_scale,
                                 void* w, int64_t n, int64_t k, cudaStream_t stream);
 
+// What the CUDA kernels were built for: "sm_70 compute_70" is machine code for sm_70, and PTX.
+const char* volta_cuda_archs();
+
 // What a positive status means.
 const char* volta_cuda_error(int status);
 
 }  // extern "C"
 
-#include "packed.h"
 #include "decoder.h"
+#include "packed.h"
 #include "sampling.h"

@@ -51,7 +51,3 @@ int volta_nvfp4_dequantize_cuda(const uint8_t* codes, const uint8_t* scales, con
       codes, scales, row_scale, static_cast<__half*>(w), static_cast<int>(k));
   return cudaGetLastError();
 }
-
-const char* volta_cuda_error(int status) {
-  return cudaGetErrorString(static_cast<cudaError_t>(status));
-}

@@ -53,6 +53,7 @@ kernels: Any = _load()
 def kernels_info() -> dict[str, Any]:
     """What was built: {"cuda": bool, "cpu": "avx2" | "scalar", "archs": [...], "build": str}.
 
+    archs: what the CUDA kernels were built for, "sm_NN" as machine code, "compute_NN" as PTX.
     Raises KernelsMissingError when there are no compiled kernels.
     """
     return {
@@ -72,7 +73,30 @@ def require_kernels(device: torch.device) -> None:
         )
     if device.type not in ACTIVATION:
         raise ValueError(f"there are kernels for cpu and cuda, not for {device.type}")
+    if device.type == "cuda":
+        _require_code(device)
     isa()  # so that a missing module is told at packing, not in the middle of a request
+
+
+@functools.cache
+def _require_code(device: torch.device) -> None:
+    """Raise KernelsMissingError unless something that was built runs on this GPU."""
+    capability = torch.cuda.get_device_capability(device)
+    if any(_runs(arch, capability) for arch in kernels.cuda_archs):
+        return
+    number = "{}{}".format(*capability)
+    raise KernelsMissingError(
+        f"the compiled kernels were built for {', '.join(kernels.cuda_archs)}, none of which runs "
+        f"on {device} (sm_{number}): build them with CMAKE_ARGS='-DVOLTA_CUDA=ON "
+        f"-DVOLTA_CUDA_ARCHITECTURES={number}' VOLTA_BUILD_KERNELS=1 pip install ."
+    )
+
+
+def _runs(arch: str, capability: tuple[int, int]) -> bool:
+    """Whether a GPU runs "sm_NN", of its own major version, or "compute_NN", of any before."""
+    kind, _, number = arch.partition("_")
+    built = divmod(int(number), 10)
+    return built <= capability and (kind == "compute" or built[0] == capability[0])
 
 
 def isa() -> int:
