@@ -76,9 +76,9 @@ VOLTA_HD float key_logit(uint64_t key) {
 
 // --- Weights -----------------------------------------------------------------------------------
 // Depth is how far below the row's maximum a logit lies, in nats after the temperature. A token of
-// kDepths and more, 2.5e-13 times as likely as the first, is not drawn.
-constexpr float kDepths = 29.0f;
-constexpr float kBinsPerNat = 32.0f;  // kBins cover all depths
+// kMaxDepth and more, 2.5e-13 times as likely as the first, is not drawn.
+constexpr float kMaxDepth = 29.0f;
+constexpr float kBinsPerNat = 32.0f;  // kBins reach deeper than that
 
 VOLTA_HD float depth_of(float logit, float max, float inverse_temperature) {
   return mul(add(max, -logit), inverse_temperature);
@@ -107,7 +107,7 @@ VOLTA_HD float weight_of(float depth) {
   return bits_to_float(float_to_bits(y) + (exponent << 23));
 }
 
-// A weight in units of 2^-43, rounded down: above zero for every depth below kDepths, and a
+// A weight in units of 2^-43, rounded down: above zero for every depth below kMaxDepth, and a
 // vocabulary's sum fits 64 bits.
 VOLTA_HD uint64_t mass_of(float weight) {
   const uint32_t bits = float_to_bits(weight);

@@ -93,7 +93,7 @@ class Draw {
   void visit(int64_t i, const Use& use) const {
     const float logit = clean_logit(x_[i]);
     const float depth = depth_of(logit, max_, request_.inverse_temperature);
-    if (depth < kDepths) use(i, logit, depth);
+    if (depth < kMaxDepth) use(i, logit, depth);
   }
 
   void enter(int64_t i, float depth) {

@@ -94,7 +94,7 @@ struct Draw {
 #pragma unroll
       for (int j = 0; j < kWide; ++j) {
         const float d = depth(x[j]);
-        if (d < kDepths) use(group * kWide + j, x[j], d);
+        if (d < kMaxDepth) use(group * kWide + j, x[j], d);
       }
     }
   }
@@ -130,7 +130,7 @@ struct Draw {
 #pragma unroll
         for (int j = 0; j < 4; ++j) {
           const float d = depth(x[quad + j]);
-          bin[j] = d < kDepths ? depth_bin(d) : kNoBin;
+          bin[j] = d < kMaxDepth ? depth_bin(d) : kNoBin;
           racing |= bin[j] < first;
           if (first <= bin[j] && bin[j] <= last) {
             const int at = atomicAdd(&shared.doubtful, 1);
