@@ -127,6 +127,9 @@ PYBIND11_MODULE(_kernels, m) {
   BIND(sample_cpu);
   BIND(top_logprobs_cpu);
   BIND(token_logprobs_cpu);
+  BIND(kv_cache_write_cpu);
+  BIND(kv_cache_copy_cpu);
+  BIND(kv_cache_swap_cpu);
 #ifdef VOLTA_CUDA
   m.attr("cuda_archs") = py::tuple(py::str(volta_cuda_archs()).attr("split")());
   BIND(nvfp4_gemv_cuda);
@@ -146,6 +149,9 @@ PYBIND11_MODULE(_kernels, m) {
   BIND(sample_cuda);
   BIND(top_logprobs_cuda);
   BIND(token_logprobs_cuda);
+  BIND(kv_cache_write_cuda);
+  BIND(kv_cache_copy_cuda);
+  BIND(kv_cache_swap_cuda);
 #else
   m.attr("cuda_archs") = py::tuple();
 #endif

@@ -66,5 +66,6 @@ const char* volta_cuda_error(int status);
 }  // extern "C"
 
 #include "decoder.h"
+#include "kv_cache_ops.h"
 #include "packed.h"
 #include "sampling.h"

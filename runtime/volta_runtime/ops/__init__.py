@@ -2,6 +2,7 @@
 
 from volta_runtime.ops.activation import GATED_KINDS, gated_activation
 from volta_runtime.ops.embedding import embedding
+from volta_runtime.ops.kv_cache import kv_cache_copy, kv_cache_swap, kv_cache_write
 from volta_runtime.ops.linear import linear
 from volta_runtime.ops.native import KernelsMissingError, kernels_info
 from volta_runtime.ops.norm import rms_norm
@@ -39,6 +40,9 @@ __all__ = [
     "gated_activation",
     "half_linear",
     "kernels_info",
+    "kv_cache_copy",
+    "kv_cache_swap",
+    "kv_cache_write",
     "linear",
     "nvfp4_dequantize",
     "nvfp4_linear",
