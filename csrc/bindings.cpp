@@ -130,6 +130,7 @@ PYBIND11_MODULE(_kernels, m) {
   BIND(kv_cache_write_cpu);
   BIND(kv_cache_copy_cpu);
   BIND(kv_cache_swap_cpu);
+  BIND(paged_decode_cpu);
 #ifdef VOLTA_CUDA
   m.attr("cuda_archs") = py::tuple(py::str(volta_cuda_archs()).attr("split")());
   BIND(nvfp4_gemv_cuda);
@@ -152,6 +153,7 @@ PYBIND11_MODULE(_kernels, m) {
   BIND(kv_cache_write_cuda);
   BIND(kv_cache_copy_cuda);
   BIND(kv_cache_swap_cuda);
+  BIND(paged_decode_cuda);
 #else
   m.attr("cuda_archs") = py::tuple();
 #endif

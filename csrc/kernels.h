@@ -65,6 +65,7 @@ const char* volta_cuda_error(int status);
 
 }  // extern "C"
 
+#include "attention.h"
 #include "decoder.h"
 #include "kv_cache_ops.h"
 #include "packed.h"

@@ -1,6 +1,7 @@
 """What the engine computes with: kernels as functions of torch tensors."""
 
 from volta_runtime.ops.activation import GATED_KINDS, gated_activation
+from volta_runtime.ops.attention import paged_decode
 from volta_runtime.ops.embedding import embedding
 from volta_runtime.ops.kv_cache import kv_cache_copy, kv_cache_swap, kv_cache_write
 from volta_runtime.ops.linear import linear
@@ -48,6 +49,7 @@ __all__ = [
     "nvfp4_linear",
     "nvfp4_pack",
     "nvfp4_unpack",
+    "paged_decode",
     "qk_norm_rope",
     "rms_norm",
     "rope_cache",
