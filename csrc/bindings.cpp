@@ -131,6 +131,9 @@ PYBIND11_MODULE(_kernels, m) {
   BIND(kv_cache_copy_cpu);
   BIND(kv_cache_swap_cpu);
   BIND(paged_decode_cpu);
+  BIND(moe_route_cpu);
+  BIND(moe_permute_cpu);
+  BIND(moe_combine_cpu);
 #ifdef VOLTA_CUDA
   m.attr("cuda_archs") = py::tuple(py::str(volta_cuda_archs()).attr("split")());
   BIND(nvfp4_gemv_cuda);
@@ -154,6 +157,9 @@ PYBIND11_MODULE(_kernels, m) {
   BIND(kv_cache_copy_cuda);
   BIND(kv_cache_swap_cuda);
   BIND(paged_decode_cuda);
+  BIND(moe_route_cuda);
+  BIND(moe_permute_cuda);
+  BIND(moe_combine_cuda);
 #else
   m.attr("cuda_archs") = py::tuple();
 #endif

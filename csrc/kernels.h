@@ -68,5 +68,6 @@ const char* volta_cuda_error(int status);
 #include "attention.h"
 #include "decoder.h"
 #include "kv_cache_ops.h"
+#include "moe.h"
 #include "packed.h"
 #include "sampling.h"

@@ -5,6 +5,7 @@ from volta_runtime.ops.attention import paged_decode
 from volta_runtime.ops.embedding import embedding
 from volta_runtime.ops.kv_cache import kv_cache_copy, kv_cache_swap, kv_cache_write
 from volta_runtime.ops.linear import linear
+from volta_runtime.ops.moe import moe_combine, moe_permute, moe_route
 from volta_runtime.ops.native import KernelsMissingError, kernels_info
 from volta_runtime.ops.norm import rms_norm
 from volta_runtime.ops.nvfp4 import (
@@ -45,6 +46,9 @@ __all__ = [
     "kv_cache_swap",
     "kv_cache_write",
     "linear",
+    "moe_combine",
+    "moe_permute",
+    "moe_route",
     "nvfp4_dequantize",
     "nvfp4_linear",
     "nvfp4_pack",
