@@ -153,6 +153,7 @@ def test_missing_fields_are_named(name, field, absent):
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
+        ({"rope_type": ["yarn"]}, "rope_type ['yarn'] is unknown; known: default"),
         ({"rope_type": "mrope2"}, "rope_type 'mrope2' is unknown; known: default, linear, dynamic"),
         (
             {"rope_type": "linear", "factor": "8"},

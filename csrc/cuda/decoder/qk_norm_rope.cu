@@ -43,7 +43,7 @@ __global__ void __launch_bounds__(kThreads) qk_norm_rope(const Heads of) {
   const unsigned item = blockIdx.x * (kThreads >> of.log_group) + (threadIdx.x >> of.log_group);
   const bool active = item < of.items;
   const unsigned token = active ? item / of.rotated : 0;
-  const int head = static_cast<int>(item - token * of.rotated);
+  const int64_t head = item - token * of.rotated;
   __half* x = of.qkv + token * of.stride + head * of.head_dim;
   const __half* weight = head < of.queries ? of.q_weight : of.k_weight;
   const int rotated_units = of.rotary_dim / (2 * kVec);

@@ -39,7 +39,7 @@ def rope_cache(
         )
     fields = _Fields(scaling or {})
     rope = _Rope(rotary_dim, max_positions, theta, fields)
-    if fields.rope_type not in _TYPES:
+    if not isinstance(fields.rope_type, str) or fields.rope_type not in _TYPES:
         raise ValueError(f"rope_type {fields.rope_type!r} is unknown; known: {', '.join(_TYPES)}")
     frequencies, attention_factor = _TYPES[fields.rope_type](rope)
     table = torch.empty(max_positions, rotary_dim)
