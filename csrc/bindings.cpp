@@ -120,6 +120,7 @@ PYBIND11_MODULE(_kernels, m) {
   BIND(qk_norm_rope_cpu);
   BIND(gated_activation_cpu);
   BIND(embedding_cpu);
+  BIND(paged_prefill_cpu);
   BIND(apply_penalties_cpu);
   BIND(count_tokens_cpu);
   BIND(apply_bias_cpu);
@@ -146,6 +147,7 @@ PYBIND11_MODULE(_kernels, m) {
   BIND(qk_norm_rope_cuda);
   BIND(gated_activation_cuda);
   BIND(embedding_cuda);
+  BIND(paged_prefill_cuda);
   BIND(apply_penalties_cuda);
   BIND(count_tokens_cuda);
   BIND(apply_bias_cuda);

@@ -70,4 +70,5 @@ const char* volta_cuda_error(int status);
 #include "kv_cache_ops.h"
 #include "moe.h"
 #include "packed.h"
+#include "prefill.h"
 #include "sampling.h"

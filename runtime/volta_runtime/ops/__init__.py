@@ -17,6 +17,7 @@ from volta_runtime.ops.nvfp4 import (
     nvfp4_unpack,
 )
 from volta_runtime.ops.packed import PackedWeight
+from volta_runtime.ops.prefill import paged_prefill
 from volta_runtime.ops.rope import qk_norm_rope
 from volta_runtime.ops.rope_table import rope_cache
 from volta_runtime.ops.sampling import (
@@ -54,6 +55,7 @@ __all__ = [
     "nvfp4_pack",
     "nvfp4_unpack",
     "paged_decode",
+    "paged_prefill",
     "qk_norm_rope",
     "rms_norm",
     "rope_cache",
