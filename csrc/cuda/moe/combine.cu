@@ -1,17 +1,18 @@
 // The weighted sum of a token's expert outputs: bound by reading them once. A thread takes
-// neighbouring columns of a token and has four rows in flight.
+// neighbouring columns of a token; a lane of each warp looks at one of the token's slots.
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
 #include "../../moe_math.h"
 #include "../../moe_sizes.h"
 #include "../decoder/vector.cuh"
+#include "warp.cuh"
 
 namespace volta {
 namespace {
 
 constexpr int kThreads = 128;
-constexpr int kAtOnce = 4;  // rows in flight
+constexpr int kAtOnce = 8;  // rows in flight: the usual top_k
 
 // Adds weight * row to the sums.
 template <int kColumns>
@@ -30,38 +31,40 @@ __global__ void __launch_bounds__(kThreads)
                 const int* __restrict__ ids, const Vector<__half, kColumns>* __restrict__ shared,
                 Vector<__half, kColumns>* __restrict__ out, int top_k, int width, int first,
                 int count) {
-  const int column = blockIdx.y * kThreads + threadIdx.x;
-  if (column >= width) return;
-  const size_t token = blockIdx.x, at = token * width + column;
-  weights += token * top_k;
-  ids += token * top_k;
-  y += token * top_k * width + column;
+  const int column = blockIdx.y * kThreads + threadIdx.x, lane = threadIdx.x % kWarp;
+  const int readable = min(column, width - 1);  // all lanes stay, for they know of slots
+  const size_t token = blockIdx.x;
+  float weight = 0;
+  bool local = false;
+  if (lane < top_k) {
+    weight = weights[token * top_k + lane];
+    local = moe_local_expert(ids[token * top_k + lane], first, count) >= 0;
+  }
+  y += token * top_k * width + readable;
+  Vector<__half, kColumns> last;  // the shared expert's, and then the result
+  if (shared) last = shared[token * width + readable];
 
   float sum[kColumns] = {};
-  for (int slot = 0; slot < top_k; slot += kAtOnce) {
+  for (unsigned slots = __ballot_sync(kAllLanes, local); slots;) {
     Vector<__half, kColumns> row[kAtOnce];
-    float weight[kAtOnce];
-    bool local[kAtOnce];
-#pragma unroll
-    for (int i = 0; i < kAtOnce; ++i)
-      local[i] = slot + i < top_k && moe_local_expert(ids[slot + i], first, count) >= 0;
+    float factor[kAtOnce];
+    bool used[kAtOnce];
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
-      if (!local[i]) continue;
-      weight[i] = weights[slot + i];
-      row[i] = y[static_cast<size_t>(slot + i) * width];
+      const int slot = __ffs(slots) - 1;
+      used[i] = slots != 0;
+      factor[i] = __shfl_sync(kAllLanes, weight, slot);
+      if (used[i]) row[i] = y[static_cast<size_t>(slot) * width];
+      slots &= slots - 1;
     }
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i)
-      if (local[i]) add(weight[i], row[i], sum);
+      if (used[i]) add(factor[i], row[i], sum);
   }
-  Vector<__half, kColumns> row;  // copied whole: one access
-  if (shared) {
-    row = shared[at];
-    add(1.0f, row, sum);
-  }
-  pack(sum, row);
-  out[at] = row;
+  if (column >= width) return;
+  if (shared) add(1.0f, last, sum);
+  pack(sum, last);
+  out[token * width + column] = last;
 }
 
 template <int kColumns>

@@ -3,9 +3,10 @@
 
 #include <cuda_runtime.h>
 
+#include "../decoder/vector.cuh"
+
 namespace volta {
 
-constexpr int kWarp = 32;
 constexpr unsigned kAllLanes = 0xffffffffu;
 
 __device__ __forceinline__ float warp_sum(float value) {
