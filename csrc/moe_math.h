@@ -30,12 +30,10 @@ struct MoeRouting {
   float scale;
 };
 
-// max and sum are the softmax's. One exponential and one division for both: on a GPU each is many
-// instructions, for each expert that a lane holds.
+// max and sum are the softmax's.
 VOLTA_HD float moe_score(int scoring, float logit, float max, float sum) {
-  const bool sigmoid = scoring == kMoeSigmoid;
-  const float power = expf(sigmoid ? -logit : logit - max);
-  return (sigmoid ? 1.0f : power) / (sigmoid ? 1.0f + power : sum);
+  if (scoring == kMoeSigmoid) return 1.0f / (1.0f + expf(-logit));
+  return expf(logit - max) / sum;
 }
 
 // Softmax and sigmoid keep the order of the logits, but FP32 scores may tie where logits do not. So
