@@ -16,8 +16,9 @@ extern "C" {
 // soft_cap * tanh(x / soft_cap) if soft_cap > 0; sinks[heads] are logits without a value. k_scale
 // and v_scale [kv_heads] and sinks may be null.
 //
-// max_query bounds the chunks' tokens: what a chunk has beyond is not computed. CUDA: q and out are
-// FP16 and all but the last pointers start at a multiple of 16 bytes.
+// max_query bounds the chunks' tokens: what a chunk has beyond may not be computed. CUDA: q and out
+// are FP16, q, out and the caches start at a multiple of 16 bytes, and a cache has fewer than 2^31
+// tokens by KV heads.
 int volta_paged_prefill_cpu(const float* q, const void* k_cache, const void* v_cache,
                             const int32_t* block_table, const int32_t* query_offsets,
                             const int32_t* lengths, const float* sinks, const float* k_scale,

@@ -1,19 +1,14 @@
-// Prefill attention in one pass over the keys, with running maxima and sums in FP32.
-//
-// For each tile of keys a warp multiplies its queries with the keys (S = Q K^T), turns S into
-// probabilities relative to the highest logit so far, and adds their product with the values to its
-// sums. Keys are in shared memory while the values are on their way, and the other way round.
+// Prefill attention in one pass over the keys. A block works on rows of one KV head, each warp on
+// its own, and takes a tile of keys at a time: while the keys in shared memory are multiplied the
+// tile's values are on their way, and the next keys during the values' product.
 #pragma once
 
 #include "../../prefill.h"
-#include "tile.cuh"
+#include "steps.cuh"
 
 namespace volta {
 namespace prefill {
 
-constexpr uint32_t kAll = 0xffffffffu;
-constexpr float kLog2E = 1.4426950408889634f;
-constexpr float kLowest = -3.4e38f;  // finite, so that its difference to -infinity is no NaN
 constexpr int kNoWindow = 1 << 30;
 constexpr int kNowhere = -1;  // the position of a row beyond the end, which sees no key
 
@@ -32,145 +27,7 @@ struct Arguments {
   float scale, soft_cap;  // see scale_logits
 };
 
-__device__ __forceinline__ float exp2_fast(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
-
-// What a lane knows of its rows, two of each 16: which elements of an MmaSum these are, see there.
-template <typename T>
-struct Rows {
-  int position[T::kRowTiles][2];   // of the query, so also the last key it sees
-  float highest[T::kRowTiles][2];  // logit so far, times log2(e)
-  float sum[T::kRowTiles][2];      // of the probabilities of this lane's columns
-};
-
-template <typename T>
-using Logits = MmaSum[T::kRowTiles][T::kKeyTiles];
-template <typename T>
-using Sums = MmaSum[T::kRowTiles][T::kDim / kMmaTile];
-
-template <typename T>
-__device__ __forceinline__ void multiply_keys(const uint4* q_tile, const uint4* k_tile, int lane,
-                                              Logits<T>& s) {
-  const uint4* a = q_tile + mma_a_row(lane);
-  const uint4* b = k_tile + mma_b_column(lane);
-#pragma unroll 4  // all of them cost registers that there are not
-  for (int chunk = 0; chunk < T::kChunks; ++chunk) {
-    uint4 queries[T::kRowTiles], keys[T::kKeyTiles];
-#pragma unroll
-    for (int r = 0; r < T::kRowTiles; ++r) queries[r] = a[chunk * T::kRows + r * kMmaTile];
-#pragma unroll
-    for (int k = 0; k < T::kKeyTiles; ++k) keys[k] = b[chunk * T::kKeys + k * kMmaTile];
-#pragma unroll
-    for (int step = 0; step < 2; ++step)
-#pragma unroll
-      for (int r = 0; r < T::kRowTiles; ++r)
-#pragma unroll
-        for (int k = 0; k < T::kKeyTiles; ++k)
-          mma_by_columns(s[r][k], mma_factor(queries[r], step), mma_factor(keys[k], step));
-  }
-}
-
-// Products to logits times log2(e): x scale, or, as tanh(y) = 1 - 2 / (exp(2 y) + 1), a soft_cap
-// above zero times that with 2 ** (x scale) for the exponential.
-template <typename T>
-__device__ __forceinline__ void scale_logits(Logits<T>& s, float scale, float soft_cap) {
-#pragma unroll
-  for (int r = 0; r < T::kRowTiles; ++r)
-#pragma unroll
-    for (int k = 0; k < T::kKeyTiles; ++k)
-#pragma unroll
-      for (int i = 0; i < 8; ++i) {
-        float& x = s[r][k].at[i];
-        x *= scale;
-        if (soft_cap > 0) x = soft_cap * (1 - __fdividef(2, exp2_fast(x) + 1));
-      }
-}
-
-template <typename T>
-__device__ __forceinline__ void mask_logits(Logits<T>& s, const Rows<T>& rows, int first_key,
-                                            int window, int lane) {
-#pragma unroll
-  for (int r = 0; r < T::kRowTiles; ++r)
-#pragma unroll
-    for (int k = 0; k < T::kKeyTiles; ++k)
-#pragma unroll
-      for (int i = 0; i < 8; ++i) {
-        const int behind =  // from the key to the query
-            rows.position[r][i / 2 % 2] - (first_key + k * kMmaTile + mma_d_column(lane, i));
-        if (behind < 0 || behind >= window) s[r][k].at[i] = -INFINITY;
-      }
-}
-
-// Logits to probabilities; what was summed so far is brought to the new maxima.
-template <typename T>
-__device__ __forceinline__ void softmax(Logits<T>& s, Rows<T>& rows, Sums<T>& out) {
-  float shrink[T::kRowTiles][2];
-  bool shrinks = false;
-#pragma unroll
-  for (int r = 0; r < T::kRowTiles; ++r)
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      float highest = rows.highest[r][h];
-#pragma unroll
-      for (int k = 0; k < T::kKeyTiles; ++k)
-#pragma unroll
-        for (int i = 0; i < 4; ++i) highest = fmaxf(highest, s[r][k].at[2 * h + i % 2 + i / 2 * 4]);
-      // The lanes that have the row's other columns.
-      highest = fmaxf(highest, __shfl_xor_sync(kAll, highest, 2));
-      highest = fmaxf(highest, __shfl_xor_sync(kAll, highest, 8));
-
-      shrink[r][h] = exp2_fast(rows.highest[r][h] - highest);
-      shrinks = shrinks || shrink[r][h] != 1;
-      rows.highest[r][h] = highest;
-      float sum = 0;
-#pragma unroll
-      for (int k = 0; k < T::kKeyTiles; ++k)
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          float& x = s[r][k].at[2 * h + i % 2 + i / 2 * 4];
-          x = exp2_fast(x - highest);
-          sum += x;
-        }
-      rows.sum[r][h] = rows.sum[r][h] * shrink[r][h] + sum;
-    }
-  if (!__any_sync(kAll, shrinks)) return;
-#pragma unroll
-  for (int r = 0; r < T::kRowTiles; ++r)
-#pragma unroll
-    for (int d = 0; d < T::kDim / kMmaTile; ++d)
-#pragma unroll
-      for (int i = 0; i < 8; ++i) out[r][d].at[i] *= shrink[r][i / 2 % 2];
-}
-
-// A lane loads 8 values of a key at once, for two products: columns 4 c .. 4 c + 3 of product
-// 2 d + u are the values 32 d + 8 c + 4 u and on.
-template <typename T>
-__device__ __forceinline__ void multiply_values(const Logits<T>& s, const uint4* v_tile, int lane,
-                                                Sums<T>& out) {
-  const uint4* b = v_tile + mma_b_first_column(lane) / 4 * T::kKeys + mma_b_row(lane);
-#pragma unroll
-  for (int k = 0; k < 2 * T::kKeyTiles; ++k) {
-    MmaFactor a[T::kRowTiles][2];  // eight keys: two steps
-#pragma unroll
-    for (int r = 0; r < T::kRowTiles; ++r) mma_d_to_a(s[r][k / 2], k % 2, lane, a[r]);
-#pragma unroll
-    for (int step = 0; step < 2; ++step)
-#pragma unroll
-      for (int d = 0; d < T::kDim / 32; ++d) {
-        const uint4 values = b[4 * d * T::kKeys + (2 * k + step) * kMmaStep];
-#pragma unroll
-        for (int u = 0; u < 2; ++u)
-#pragma unroll
-          for (int r = 0; r < T::kRowTiles; ++r)
-            mma_by_rows(out[r][2 * d + u], a[r][step], mma_factor(values, u));
-      }
-  }
-}
-
-// The results over the warp's rows of the query tile, which it needs no more.
+// The results go over the warp's rows of the query tile, which it needs no more.
 template <typename T>
 __device__ __forceinline__ void place_results(const Arguments& p, const Rows<T>& rows,
                                               const Sums<T>& out, int warp_row, int lane,

@@ -37,6 +37,7 @@ struct Tiling {
   static constexpr int kLoads = (kRowLoads + 2 * kTileWarps - 1) / (2 * kTileWarps);  // of a lane
 };
 
+// What kv_pair_to_half_bits gives, without its bias.
 template <typename Code>
 __device__ __forceinline__ uint32_t exact_halves(Code, uint32_t pair) {
   return pair;
@@ -51,7 +52,7 @@ __device__ __forceinline__ uint32_t exact_halves(KvInt8, uint32_t pair) {
 template <typename T>
 class Share {
  public:
-  // of: the cache; row: of the cache seen as rows of kDim codes, or negative for zeros.
+  // row: of the cache seen as rows of kDim codes; negative for zeros.
   __device__ __forceinline__ void fetch(const void* cache, int row, int lane, int warp) {
     const uint4* from =
         static_cast<const uint4*>(cache) + int64_t{row} * T::kRowLoads + first_load(lane, warp);
