@@ -285,7 +285,7 @@ struct Fp8Block : Fp8 {
   VOLTA_MEMBER float factor(const uint32_t* meta, uint32_t, int) { return float_of_bits(meta[0]); }
 };
 
-// Every format: its number in the C interface, its name, its struct. volta_runtime.ops.packed has
+// Every format: its number in the C interface, its name, its struct. volta_runtime.ops.formats has
 // the same rows.
 #define VOLTA_FORMATS(X)         \
   X(0, nvfp4, Nvfp4)             \

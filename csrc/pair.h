@@ -47,13 +47,20 @@ VOLTA_DECODE float float_of_bits(uint32_t bits) {
   return value;
 }
 
+VOLTA_DECODE uint32_t bits_of_float(float value) {
+  uint32_t bits;
+  std::memcpy(&bits, &value, sizeof bits);
+  return bits;
+}
+
+// Both cases are computed and one is selected: codes are random, a branch would be guessed wrong.
 VOLTA_DECODE float float_of_half_bits(uint32_t half) {
-  const uint32_t sign = (half & 0x8000u) << 16;
   const uint32_t magnitude = half & 0x7fffu;
-  if (magnitude >= 0x7c00u) return float_of_bits(sign | 0x7f800000u | (magnitude & 0x3ffu) << 13);
-  if (magnitude >= 0x400u) return float_of_bits(sign | ((magnitude << 13) + 0x38000000u));
-  const float value = static_cast<float>(magnitude) * 0x1p-24f;
-  return sign ? -value : value;
+  const uint32_t finite = (magnitude << 13) + 0x38000000u;
+  const uint32_t normal = magnitude < 0x7c00u ? finite : finite + 0x38000000u;
+  const uint32_t subnormal =
+      bits_of_float(static_cast<float>(static_cast<int>(magnitude)) * 0x1p-24f);
+  return float_of_bits((half & 0x8000u) << 16 | (magnitude < 0x400u ? subnormal : normal));
 }
 
 VOLTA_DECODE Pair pair_of_bits(uint32_t bits) {

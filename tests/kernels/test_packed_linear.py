@@ -7,7 +7,7 @@ import torch
 from weights import CODES, FORMATS, Sample, multiple, random_codes, random_sample
 
 from volta_runtime import ops
-from volta_runtime.ops import packed
+from volta_runtime.ops import formats, packed
 from volta_runtime.ops.linear import linear
 
 # Of the sum of the products' magnitudes. CUDA multiplies and adds some in FP16.
@@ -83,7 +83,7 @@ def test_largest_codes_and_scales(name, device, native, generator):
     codes = filled(name, n, k, LARGEST.get(name, 7 if "fp4" in name else 0), generator)
     top = {torch.float16: 65504.0, torch.float32: 1e30, torch.bfloat16: 1e30, torch.int8: -128}
     scales = []
-    for dtype, columns in packed.FORMATS[name].scales:
+    for dtype, columns in formats.FORMATS[name].scales:
         value = top.get(dtype, {"nvfp4": 0x7E, "mxfp4": 251}.get(name, 63))
         if name.startswith("int4_g") and dtype == torch.uint8:
             value = 16
@@ -247,13 +247,13 @@ def test_opcheck(row_order, device, native, generator):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"x": torch.zeros(2, 96)}, "data is torch.uint8 [2, 2, 2304] on cpu"),
-        ({"x": torch.zeros(())}, "x has shape []"),
+        ({"x": torch.zeros(2, 240)}, "x has shape [2, 240], needs [..., 256] for W [40, 256]"),
+        ({"x": torch.zeros(())}, "x has shape [], needs [..., 256]"),
         ({"x": torch.zeros(2, 256).half()}, "x is torch.float16 [2, 256]"),
         ({"x": torch.zeros(2, 512)[:, ::2]}, "strides [512, 2]"),
         ({"bias": torch.zeros(39)}, "bias is torch.float32 [39]"),
         ({"residual": torch.zeros(2, 39)}, "residual is torch.float32 [2, 39]"),
-        ({"gated": True}, "in plain order, gated is True: needs"),
+        ({"gated": True}, "gated needs W in gate_up order, it is in plain order"),
     ],
 )
 def test_refuses(change, message, generator):
@@ -261,6 +261,23 @@ def test_refuses(change, message, generator):
     arguments = {"x": torch.zeros(2, 256)} | change
     with pytest.raises(ValueError, match=re.escape(message)):
         linear(packed=weight, **arguments)
+
+
+def test_the_operator_checks_the_packed_tensors_too(generator):
+    w = pack(random_sample("nvfp4", 40, 256, generator), torch.device("cpu"))
+    rest = (w.half_factor, None, w.format, w.n, w.row_order, None, None, False)
+    op = torch.ops.volta.packed_linear
+    with pytest.raises(ValueError, match=r"data is torch\.uint8 \[2, 2, 2304\]"):
+        op(torch.zeros(2, 96), w.data, w.row_scale, *rest)
+    with pytest.raises(ValueError, match=r"row_scale is torch\.float32 \[40\]"):
+        op(torch.zeros(2, 256), w.data, w.row_scale[:40], *rest)
+
+
+def test_compiled_code_calls_the_operator(generator):
+    w = pack(random_sample("q8_0", 40, 64, generator), torch.device("cpu"))
+    x = torch.randn(2, 64, generator=generator)
+    compiled = torch.compile(lambda x: linear(x, w) * 2, backend="eager", fullgraph=True)
+    assert torch.equal(compiled(x), linear(x, w) * 2)
 
 
 @pytest.mark.gpu

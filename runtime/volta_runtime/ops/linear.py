@@ -4,8 +4,9 @@ import torch
 from torch import Tensor
 
 from volta_runtime.ops import native
+from volta_runtime.ops.formats import FORMATS
 from volta_runtime.ops.native import ACTIVATION, KernelsMissingError, check, op, require_kernels
-from volta_runtime.ops.packed import FORMATS, PackedWeight, RowOrder, in_order
+from volta_runtime.ops.packed import PackedWeight, RowOrder, check_packed, in_order
 
 
 def linear(
@@ -21,11 +22,17 @@ def linear(
     [n]. residual: of the result's shape, added last. x and residual are contiguous. Raises
     ValueError where anything does not fit.
     """
-    arguments = (
-        x, packed.data, packed.row_scale, packed.half_factor, packed.perm, packed.format, packed.n,
-        packed.row_order, bias, residual, gated,
-    )  # fmt: skip
-    return _linear(*arguments)
+    if x.dim() == 0 or x.shape[-1] != packed.k:
+        raise ValueError(
+            f"x has shape {list(x.shape)}, needs [..., {packed.k}] for W [{packed.n}, {packed.k}]"
+        )
+    if torch.compiler.is_compiling():
+        y: Tensor = torch.ops.volta.packed_linear(
+            x, packed.data, packed.row_scale, packed.half_factor, packed.perm, packed.format,
+            packed.n, packed.row_order, bias, residual, gated,
+        )  # fmt: skip
+        return y
+    return _linear(x, packed, bias, residual, gated)  # packing has checked the rest
 
 
 def _fake(
@@ -41,29 +48,26 @@ def _fake(
     "str format, int n, str row_order, Tensor? bias, Tensor? residual, bool gated) -> Tensor",
     _fake,
 )
-def _linear(
+def _linear_op(
     x: Tensor, data: Tensor, row_scale: Tensor, half_factor: Tensor, perm: Tensor | None,
     format: str, n: int, row_order: RowOrder, bias: Tensor | None, residual: Tensor | None,  # noqa: A002
     gated: bool,
 ) -> Tensor:  # fmt: skip
-    device = data.device
-    require_kernels(device)
-    if x.dim() == 0 or format not in FORMATS or gated > (row_order == "gate_up"):
-        raise ValueError(
-            f"x has shape {list(x.shape)}, W is {format} [{n}, ...] in {row_order} order, gated is "
-            f"{gated}: needs [..., k], one of {', '.join(FORMATS)}, and gate_up order for gated"
-        )
+    """What the dispatcher calls, with tensors of any origin."""
+    require_kernels(data.device)
     k = x.shape[-1]
-    shape = FORMATS[format].shape(n, k)
-    if row_order == "gate_up":
-        shape = (2 * -(-n // 2 // 32), *shape[1:])
     packed = PackedWeight(format, data, row_scale, half_factor, n, k, perm, row_order)
+    check_packed(packed)
+    return _linear(x, packed, bias, residual, gated)
+
+
+def _linear(
+    x: Tensor, packed: PackedWeight, bias: Tensor | None, residual: Tensor | None, gated: bool
+) -> Tensor:
+    device = packed.device
     check("x", x, device, ACTIVATION[device.type], x.shape)
-    check("data", data, device, torch.uint8, shape)
-    for name in ("row_scale", "half_factor"):
-        check(name, getattr(packed, name), device, torch.float32, (32 * shape[0],))
-    if perm is not None:
-        check("perm", perm, device, torch.int32, (k,))
+    if gated and packed.row_order != "gate_up":
+        raise ValueError(f"gated needs W in gate_up order, it is in {packed.row_order} order")
     if device.type == "cuda":
         raise KernelsMissingError("the CUDA kernels lack products with packed matrices")
     return _linear_cpu(x, packed, bias, residual, gated)

@@ -1,70 +1,25 @@
 """Matrices of few bits in the tiles that the kernels multiply by: made, had back, dequantised.
 
-csrc/formats.h says what a tile is, csrc/packing.h what of. Every function works on the CPU and on
+csrc/formats.h says what a tile is, csrc/sources.h what of. Every function works on the CPU and on
 CUDA, wherever the tensors are.
 """
 
-import functools
 from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-from volta_runtime.ops import native
+from volta_runtime.ops import formats, native
+from volta_runtime.ops.formats import TILE_ROWS, Format
 from volta_runtime.ops.native import check, launch, require_kernels
 
 RowOrder = Literal["plain", "gate_up"]
 
-TILE_ROWS = 32
 _SLAB = 1 << 24  # codes looked at in one go
 _ARRAYS = 4  # of scales, as the kernels take them
-
-
-@dataclass(frozen=True)
-class Format:
-    """A weight format: a row of csrc/formats.h.
-
-    chunk: columns of a tile. multiple: what K is a multiple of. scales: for each array of scales
-    its dtype, and of how many columns an element is. largest: of the codes; -1 where a byte is one.
-    """
-
-    number: int
-    name: str
-    chunk: int
-    tile_bytes: int
-    multiple: int
-    scales: tuple[tuple[torch.dtype, int], ...]
-    largest: int
-
-    def shape(self, n: int, k: int) -> tuple[int, int, int]:
-        """Of the packed data of n rows."""
-        return -(-n // TILE_ROWS), -(-k // self.chunk), self.tile_bytes
-
-
-_U8, _I8, _F16, _F32 = torch.uint8, torch.int8, torch.float16, torch.float32
-_K_QUANT = ((_F16, 256), (_F16, 256), (_U8, 32), (_U8, 32))
-
-FORMATS = {
-    row.name: row
-    for row in (
-        Format(0, "nvfp4", 128, 2304, 16, ((_U8, 16),), 15),
-        Format(1, "mxfp4", 128, 2176, 32, ((_U8, 32),), 15),
-        Format(2, "fp4_f32", 128, 2560, 32, ((_F32, 32),), 15),
-        Format(3, "fp4_bf16", 128, 2304, 32, ((torch.bfloat16, 32),), 15),
-        Format(4, "int4", 128, 2304, 32, ((_F16, 32),), 15),
-        Format(5, "int4_g32", 128, 2560, 32, ((_F16, 32), (_U8, 32)), 15),
-        Format(6, "int4_g64", 128, 2304, 64, ((_F16, 64), (_U8, 64)), 15),
-        Format(7, "int4_g128", 128, 2176, 128, ((_F16, 128), (_U8, 128)), 15),
-        Format(8, "q4_1", 128, 2560, 32, ((_F16, 32), (_F16, 32)), 15),
-        Format(9, "q4_k", 256, 4608, 256, _K_QUANT, 15),
-        Format(10, "q5_k", 256, 5632, 256, _K_QUANT, 31),
-        Format(11, "q6_k", 256, 6720, 256, ((_F16, 256), (_I8, 16)), 63),
-        Format(12, "q8_0", 128, 4352, 32, ((_F16, 32),), -1),
-        Format(13, "fp8", 128, 4096, 16, (), -1),
-        Format(14, "fp8_block", 128, 4224, 16, ((_F32, 128),), -1),
-    )
-}
+_ALIGNMENT = 16  # bytes, of tiles on any device
+_U8, _I8, _F32 = torch.uint8, torch.int8, torch.float32
 
 
 @dataclass(frozen=True)
@@ -133,8 +88,10 @@ def pack(
     Raises ValueError for an unknown format, other shapes, dtypes or devices, and for numbers that
     the format does not have (NaN, infinities, codes of more bits); KernelsMissingError where there
     are no kernels for the device.
+
+    Blocks of MXFP4 that lie 2^127 or more below their row's largest count as zero in products.
     """
-    row = _format(format)
+    row = formats.named(format)
     device = codes.device
     require_kernels(device)
     if (
@@ -171,6 +128,8 @@ def pack(
         codes, row_scale = _interleaved(codes), _interleaved(row_scale)
         scales = tuple(_interleaved(array) for array in scales)
 
+    if codes.data_ptr() % 4:  # as a file has them
+        codes = codes.clone()
     rows = codes.shape[0]
     shape = row.shape(rows, k)
     data = torch.empty(shape, dtype=_U8, device=device)
@@ -182,12 +141,30 @@ def pack(
     return PackedWeight(format, data, row_scale, half_factor, n, k, perm, row_order)
 
 
+def check_packed(w: PackedWeight) -> None:
+    """Raise ValueError unless the tensors are of the shapes, dtypes and places that they need."""
+    n_tiles = -(-w.n // TILE_ROWS) if w.row_order == "plain" else 2 * -(-w.n // 2 // TILE_ROWS)
+    row, device = formats.named(w.format), w.data.device
+    check("data", w.data, device, _U8, (n_tiles, *row.shape(w.n, w.k)[1:]))
+    check("row_scale", w.row_scale, device, _F32, (TILE_ROWS * n_tiles,))
+    check("half_factor", w.half_factor, device, _F32, (TILE_ROWS * n_tiles,))
+    if w.perm is not None:
+        check("perm", w.perm, device, torch.int32, (w.k,))
+    if w.k % row.multiple or w.data.data_ptr() % _ALIGNMENT:
+        raise ValueError(
+            f"W is {w.format} [{w.n}, {w.k}], its data {w.data.data_ptr() % _ALIGNMENT} past a "
+            f"multiple of {_ALIGNMENT}: needs 0, and k a multiple of {row.multiple}"
+        )
+
+
 def unpack(packed: PackedWeight) -> tuple[Tensor, tuple[Tensor, ...], Tensor]:
     """The inverse of pack: codes, scales and row_scale, in the order of W's rows and columns.
 
-    Of MXFP4, blocks of zeros have a scale of 2^-127 or more, but none above the row's largest.
+    Of MXFP4, row_scale comes without its powers of two, which are the blocks', and blocks of zeros
+    have no scale above their row's largest.
     """
-    row = _format(packed.format)
+    check_packed(packed)
+    row = formats.named(packed.format)
     device, rows, k = packed.device, packed.rows, packed.k
     codes = torch.empty(rows, k, dtype=_I8 if packed.format == "q8_0" else _U8, device=device)
     scales = tuple(
@@ -215,11 +192,14 @@ def dequantize(packed: PackedWeight) -> Tensor:
     Exact to float32's rounding on the CPU; on CUDA each weight is rounded to FP16 before its row's
     scale.
     """
+    check_packed(packed)
     device = packed.device
     w = torch.empty(packed.rows, packed.k, dtype=native.ACTIVATION[device.type], device=device)
     cpu = device.type == "cpu"
     factor = packed.row_scale if cpu else packed.half_factor
-    launch("dequantize", device, _format(packed.format).number, packed.data, factor, w, *w.shape)
+    launch(
+        "dequantize", device, formats.named(packed.format).number, packed.data, factor, w, *w.shape
+    )
     if not cpu:
         w = w.float() * (packed.row_scale / packed.half_factor)[: packed.rows, None]
     if packed.row_order == "gate_up":
@@ -244,29 +224,6 @@ def _interleaved(array: Tensor) -> Tensor:
     if left:
         by_half[:, whole, :left] = halves[:, half - left :]
     return tiles.view(-1, *rest)
-
-
-@functools.cache
-def compiled_formats() -> dict[str, Format]:
-    """FORMATS, held against the rows that the kernels were compiled with."""
-    ours = tuple(
-        (r.number, r.name, r.chunk, r.tile_bytes, r.multiple,
-         tuple((dtype.itemsize, columns) for dtype, columns in r.scales))
-        for r in FORMATS.values()
-    )  # fmt: skip
-    if ours != native.kernels.formats:
-        different = [str(row) for row in native.kernels.formats if row not in ours]
-        raise native.KernelsMissingError(
-            "the compiled kernels are of another version, their weight formats differ: "
-            f"{', '.join(different)}"
-        )
-    return FORMATS
-
-
-def _format(name: str) -> Format:
-    if name not in compiled_formats():
-        raise ValueError(f"there is no weight format {name!r}, there are {', '.join(FORMATS)}")
-    return FORMATS[name]
 
 
 def _refuse_numbers(

@@ -125,8 +125,6 @@ def pack_fp8(
     keeps two more dimensions of one.
     """
     codes, n, k = _bytes(weight), *weight.shape
-    if scale.dtype == torch.float8_e8m0fnu:
-        scale = scale.float()
     scale = scale.float()
     if block is None or scale.numel() == 1:
         if scale.numel() not in (1, n):
