@@ -130,11 +130,12 @@ int volta_qk_norm_rope_cuda(void* qkv, const void* q_weight, const void* k_weigh
   using namespace volta;
   if (!fits_index(index_bytes)) return kBadFormat;
   if (!fits_heads(tokens, stride, heads, kv_heads, head_dim, rotary_dim)) return kBadShape;
-  const int64_t rotated = heads + kv_heads, items = tokens * rotated;
+  const int64_t rotated = heads + kv_heads;
+  if (rotated > kMaxSize || tokens > (kMaxSize - kThreads) / rotated) return kBadShape;
+  const int64_t items = tokens * rotated;
   int log_group = 0;
   while ((kMaxHeadDim / kWarp) << log_group < head_dim) ++log_group;
   const int64_t blocks = ((items << log_group) + kThreads - 1) / kThreads;
-  if (rotated > kMaxSize || tokens > kMaxSize || items > kMaxSize - kThreads) return kBadShape;
   const bool wide = head_dim % 16 == 0 && rotary_dim % 16 == 0 && stride % 8 == 0;
   const auto kernel = wide ? (interleaved ? qk_norm_rope<8, true> : qk_norm_rope<8, false>)
                            : (interleaved ? qk_norm_rope<1, true> : qk_norm_rope<1, false>);
