@@ -1,0 +1,148 @@
+"""The sm_70 machine code of a library, kernel by kernel, as cuobjdump lists it."""
+
+import re
+import subprocess
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import NamedTuple
+
+_USAGE = re.compile(
+    r"Function (\S+):\s+REG:(?P<registers>\d+) STACK:(?P<stack>\d+) SHARED:(?P<shared>\d+)"
+    r" LOCAL:(?P<local>\d+)"
+)
+_FUNCTION = re.compile(r"\s+Function : (\S+)")
+_INSTRUCTION = re.compile(
+    r"\s+/\*(?P<address>[0-9a-f]{4,})\*/\s+(?:@!?U?P\w+ +)?(?P<opcode>[A-Z][\w.]*)(?P<rest>[^;]*);"
+)
+_TARGET = re.compile(r"0x([0-9a-f]+)\s*$")
+_BYTES = {"U8": 1, "S8": 1, "U16": 2, "S16": 2, "64": 8, "128": 16}  # 4 where none is said
+
+
+class Instruction(NamedTuple):
+    """One of 16 bytes. target: where a branch goes."""
+
+    address: int
+    opcode: str
+    target: int | None
+
+    @property
+    def bytes(self) -> int:
+        """What a lane moves by a load or a store."""
+        return next((_BYTES[p] for p in self.opcode.split(".") if p in _BYTES), 4)
+
+
+Code = tuple[Instruction, ...]
+
+
+def matching(code: Code, pattern: str) -> list[Instruction]:
+    """The instructions of code whose opcode starts so."""
+    begins = re.compile(pattern).match
+    return [one for one in code if begins(one.opcode)]
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """An instance of a kernel. registers: of a thread; stack and local: bytes of a thread;
+    shared: static bytes of a block.
+    """
+
+    name: str
+    registers: int
+    stack: int
+    shared: int
+    local: int
+    code: Code
+
+    def count(self, pattern: str) -> int:
+        """How many instructions have an opcode that starts so."""
+        return len(matching(self.code, pattern))
+
+    @cached_property
+    def main_loop(self) -> Code:
+        """The innermost loop with the most multiplications, else memory accesses; () without loops.
+
+        A loop is what a branch backwards spans.
+        """
+        spans = {
+            (one.target, one.address)
+            for one in self.code
+            if one.target is not None and one.target < one.address
+        }
+        innermost = [
+            (first, last)
+            for first, last in spans
+            if not any(first <= a and b <= last and (a, b) != (first, last) for a, b in spans)
+        ]
+        bodies = [tuple(i for i in self.code if a <= i.address <= b) for a, b in innermost]
+        return max(bodies, key=_work, default=())
+
+
+def _work(body: Code) -> tuple[int, int, int]:
+    return (
+        len(matching(body, "HMMA|HFMA2|FFMA")),
+        len(matching(body, "LDG|LDS|STG|STS")),
+        len(body),
+    )
+
+
+def kernels(library: Path, cuobjdump: Path) -> list[Kernel]:
+    """All kernels of a library, by name."""
+
+    def dump(option: str) -> str:
+        command = [cuobjdump, option, "-arch", "sm_70", library]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+    return read(dump("-res-usage"), dump("-sass"))
+
+
+def read(usage: str, listing: str) -> list[Kernel]:
+    """Put together what cuobjdump -res-usage and -sass say."""
+    codes = dict(_functions(listing.splitlines()))
+    rows = list(_USAGE.finditer(usage))
+    names = _demangled([row[1] for row in rows])
+    made = [
+        Kernel(name, code=codes[row[1]], **{k: int(v) for k, v in row.groupdict().items()})
+        for name, row in zip(names, rows, strict=True)
+    ]
+    return sorted(made, key=lambda kernel: _natural(kernel.name))
+
+
+def _functions(lines: Iterable[str]) -> Iterator[tuple[str, Code]]:
+    name, code = "", []
+    for line in lines:
+        if found := _INSTRUCTION.match(line):
+            opcode = found["opcode"]
+            target = _TARGET.search(found["rest"]) if opcode.startswith("BRA") else None
+            address = int(found["address"], 16)
+            code.append(Instruction(address, opcode, int(target[1], 16) if target else None))
+        elif found := _FUNCTION.match(line):
+            if name:
+                yield name, tuple(code)
+            name, code = found[1], []
+    if name:
+        yield name, tuple(code)
+
+
+def _demangled(names: list[str]) -> list[str]:
+    """As in the source: nvfp4_gemv<8, 2>, without parameters and namespaces."""
+    done = subprocess.run(
+        ["c++filt"], input="\n".join(names), capture_output=True, text=True, check=True
+    )
+    return [short(line) for line in done.stdout.splitlines()]
+
+
+def short(signature: str) -> str:
+    """The name and template arguments of a demangled signature."""
+    text = re.sub(r"\(anonymous namespace\)::|\w+::", "", signature).replace("> >", ">>")
+    depth = 0
+    for at, character in enumerate(text):
+        depth += (character == "<") - (character == ">")
+        if character == "(" and depth == 0:
+            return text[:at].removeprefix("void ")
+    return text
+
+
+def _natural(name: str) -> list[tuple[int, str]]:
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name)]
