@@ -139,6 +139,7 @@ PYBIND11_MODULE(_kernels, m) {
   m.attr("cuda_archs") = py::tuple(py::str(volta_cuda_archs()).attr("split")());
   BIND(nvfp4_gemv_cuda);
   BIND(nvfp4_dequantize_cuda);
+  BIND(packed_linear_cuda);
   BIND(pack_cuda);
   BIND(unpack_cuda);
   BIND(half_factor_cuda);

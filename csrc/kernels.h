@@ -68,6 +68,7 @@ const char* volta_cuda_error(int status);
 #include "attention.h"
 #include "decoder.h"
 #include "kv_cache_ops.h"
+#include "linear.h"
 #include "moe.h"
 #include "packed.h"
 #include "prefill.h"

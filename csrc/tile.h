@@ -67,7 +67,7 @@ VOLTA_DECODE Block<F> decode_block(const uint8_t* tile, int row, int block) {
   Block<F> out;
 #pragma unroll
   for (int eight = 0; eight < 4; ++eight)
-    F::decode(codes, high, meta, block, eight, out.w + 4 * eight);
+    decode<F>(codes, high, meta, block, eight, out.w + 4 * eight);
   out.scale = F::factor(meta, tail, block);
   out.minimum = F::minimum(meta, tail, block);
   return out;

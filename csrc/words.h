@@ -101,12 +101,9 @@ VOLTA_PACK uint32_t pack_byte(uint32_t byte, int column) { return byte << 8 * co
 VOLTA_PACK uint32_t unpack_byte(uint32_t word, int column) { return word >> 8 * column & 0xffu; }
 
 // --- Scales -------------------------------------------------------------------------------------
-// Bytes 0 and 2, or 1 and 3, of a word of E4M3 as a pair, 2^-8 of their values.
+// Bytes 0 and 2 of a word of E4M3 as a pair, 2^-8 of their values.
 VOLTA_DECODE Pair e4m3_even_bytes(uint32_t word) {
   return pair_of_bits((word << 8 & 0x80008000u) | (word << 7 & 0x3f803f80u));
-}
-VOLTA_DECODE Pair e4m3_odd_bytes(uint32_t word) {
-  return pair_of_bits((word & 0x80008000u) | (word >> 1 & 0x3f803f80u));
 }
 
 }  // namespace volta

@@ -5,7 +5,8 @@ from torch import Tensor
 
 from volta_runtime.ops import native
 from volta_runtime.ops.formats import FORMATS
-from volta_runtime.ops.native import ACTIVATION, KernelsMissingError, check, op, require_kernels
+from volta_runtime.ops.linear_cuda import linear_cuda
+from volta_runtime.ops.native import ACTIVATION, check, op, require_kernels
 from volta_runtime.ops.packed import PackedWeight, RowOrder, check_packed, in_order
 
 
@@ -16,11 +17,12 @@ def linear(
     residual: Tensor | None = None,
     gated: bool = False,
 ) -> Tensor:
-    """Compute x Wᵀ [+ bias] [..., n] for x [..., k], all float32 on the CPU.
+    """Compute x Wᵀ [+ bias] [..., n] for x [..., k]: float32 on the CPU, float16 on CUDA.
 
     gated: W is [gate; up], packed as gate_up, and the result silu(gate) * up [..., n / 2]. bias:
-    [n]. residual: of the result's shape, added last. x and residual are contiguous. Raises
-    ValueError where anything does not fit.
+    [n]. residual: of the result's shape, added last. x and residual are contiguous. On CUDA what is
+    finite stays so: beyond FP16's range it becomes +-65504. Raises ValueError where anything does
+    not fit.
     """
     if x.dim() == 0 or x.shape[-1] != packed.k:
         raise ValueError(
@@ -68,9 +70,8 @@ def _linear(
     check("x", x, device, ACTIVATION[device.type], x.shape)
     if gated and packed.row_order != "gate_up":
         raise ValueError(f"gated needs W in gate_up order, it is in {packed.row_order} order")
-    if device.type == "cuda":
-        raise KernelsMissingError("the CUDA kernels lack products with packed matrices")
-    return _linear_cpu(x, packed, bias, residual, gated)
+    product = linear_cuda if device.type == "cuda" else _linear_cpu
+    return product(x, packed, bias, residual, gated)
 
 
 def _linear_cpu(

@@ -1,0 +1,151 @@
+"""Products with packed matrices on CUDA: which kernels take them, spread how over the GPU.
+
+Up to 32 rows of x are multiplied by the tiles as they lie, in FP16 or by tensor cores. More rows
+pay for writing W out in FP16, a slab at a time, for cuBLAS.
+"""
+
+import functools
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from volta_runtime.ops.formats import FORMATS, TILE_ROWS
+from volta_runtime.ops.native import check, launch
+from volta_runtime.ops.packed import PackedWeight, in_order
+
+MAX_ROWS = 32  # of x, that the kernels of packed tiles take
+_GEMV_ROWS, _GEMV_TILES = 2, 2  # rows of x that the GEMV takes; tiles of its warps
+_COUNTERS = 1 << 14
+_WORKSPACE = 1 << 21  # floats
+_SLAB = 1 << 25  # FP16 weights written out in one go
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a product is spread: see csrc/linear.h."""
+
+    warps: int
+    warps_k: int
+    split: int
+
+
+@dataclass(frozen=True)
+class Scratch:
+    """Where blocks that split K meet. counters are zero between launches."""
+
+    workspace: Tensor
+    counters: Tensor
+
+
+def taken_rows(m: int) -> int:
+    """Rows of x that the kernel which takes m has room for."""
+    return next(rows for rows in (1, 2, 8, 16, 32) if m <= rows)
+
+
+def plan(m: int, tiles: int, chunks: int, tiles_z: int, multiprocessors: int) -> Plan:
+    """Fill the GPU: where rows are few, K is shared out, first in blocks and then among them."""
+    gemv = m <= _GEMV_ROWS
+    warps = 4 if m <= 16 else 2
+    warps_k = warps if gemv or tiles * tiles_z <= 64 * multiprocessors else max(1, warps // 2)
+    rows_of_blocks = -(-tiles // (warps // warps_k * (_GEMV_TILES if gemv else 1))) * tiles_z
+    resident = (24 if gemv else 16) // warps * multiprocessors
+    split = max(1, min(resident // rows_of_blocks, chunks // (2 * warps_k), 8))
+    floats = (tiles + 2 * warps) * TILE_ROWS * taken_rows(m) * tiles_z
+    if rows_of_blocks > _COUNTERS or split * floats > _WORKSPACE:
+        split = max(1, _WORKSPACE // floats) if rows_of_blocks <= _COUNTERS else 1
+    return Plan(warps, warps_k, split)
+
+
+@functools.cache
+def multiprocessors(device: torch.device) -> int:
+    """Of a CUDA device."""
+    return torch.cuda.get_device_properties(device).multi_processor_count
+
+
+_scratch: dict[tuple[torch.device, int | None], Scratch] = {}
+
+
+def scratch(device: torch.device) -> Scratch:
+    """The current stream's; of a device's graphs, which run one at a time, one for all.
+
+    Raises RuntimeError in a graph's capture where nothing was multiplied on the device before it:
+    memory of the graph would be zero only in its replays.
+    """
+    capturing = torch.cuda.is_current_stream_capturing()
+    key = (device, None if capturing else torch.cuda.current_stream(device).cuda_stream)
+    if key not in _scratch:
+        if capturing:
+            raise RuntimeError(
+                f"a CUDA graph is being captured on {device}, where no packed matrix was multiplied"
+                " yet: run the model once before capturing it"
+            )
+        for other in (key, (device, None)):
+            _scratch.setdefault(
+                other,
+                Scratch(
+                    torch.empty(_WORKSPACE, dtype=torch.float32, device=device),
+                    torch.zeros(_COUNTERS, dtype=torch.int32, device=device),
+                ),
+            )
+    return _scratch[key]
+
+
+def linear_cuda(
+    x: Tensor, packed: PackedWeight, bias: Tensor | None, residual: Tensor | None, gated: bool
+) -> Tensor:
+    """Compute ops.linear.linear on CUDA; what linear checks is checked."""
+    n, k = packed.n, packed.k
+    columns = n // 2 if gated else n
+    if bias is not None:
+        check("bias", bias, x.device, torch.float16, (n,))
+    if residual is not None:
+        check("residual", residual, x.device, torch.float16, (*x.shape[:-1], columns))
+    if packed.perm is not None:
+        x = x.index_select(-1, packed.perm)
+    m = x.numel() // k if k else 0
+    y = x.new_empty(*x.shape[:-1], columns)
+    if m == 0:
+        return y
+    if m > MAX_ROWS or (packed.row_order == "gate_up" and not gated):
+        return _through_half(x.view(m, k), packed, bias, residual, gated).view(y.shape)
+    tiles, chunks, _ = packed.data.shape
+    chosen = plan(m, tiles, chunks, 1, multiprocessors(x.device))
+    at = scratch(x.device)
+    launch(
+        "packed_linear", x.device, FORMATS[packed.format].number, x, packed.data, packed.row_scale,
+        packed.half_factor, bias, residual, y, at.workspace, at.counters, None, None, None, None,
+        m, n, k, tiles, 1, 0, int(gated), chosen.warps, chosen.warps_k, chosen.split,
+    )  # fmt: skip
+    return y
+
+
+def _through_half(
+    x: Tensor, packed: PackedWeight, bias: Tensor | None, residual: Tensor | None, gated: bool
+) -> Tensor:
+    """W in FP16, each row with a power of two of its own, and cuBLAS with FP32 sums."""
+    k, rows = packed.k, packed.rows
+    step = max(TILE_ROWS, _SLAB // k // TILE_ROWS * TILE_ROWS)
+    y = torch.empty(x.shape[0], rows, dtype=torch.float32, device=x.device)
+    w = torch.empty(min(step, rows), k, dtype=torch.float16, device=x.device)
+    for first in range(0, rows, step):
+        count = min(step, rows - first)
+        part = slice(first, first + count)
+        factor = packed.half_factor[part]
+        launch(
+            "dequantize", x.device, FORMATS[packed.format].number,
+            packed.data[first // TILE_ROWS :], factor, w, count, k,
+        )  # fmt: skip
+        product = torch.mm(x, w[:count].T, out_dtype=torch.float32)
+        y[:, part] = product * (packed.row_scale[part] / factor)
+    if packed.row_order == "gate_up":
+        y = in_order(y.T.contiguous(), packed.n).T
+    if bias is not None:
+        y += bias
+    if gated:
+        gate, up = y.chunk(2, -1)
+        y = torch.nn.functional.silu(gate) * up
+    if residual is not None:
+        y = y + residual.view(y.shape)
+    largest = torch.finfo(torch.float16).max
+    return y.clamp_(-largest, largest).half()
