@@ -5,10 +5,10 @@
 #include <cuda_fp16.h>
 
 #include "../../formats.h"
+#include "../decoder/vector.cuh"
 
 namespace volta {
 
-constexpr int kWarp = 32;
 constexpr unsigned kAllLanes = 0xffffffffu;
 
 // Eight columns of a row, zero beyond k; a null row is zeros.
