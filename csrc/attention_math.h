@@ -8,7 +8,7 @@
 
 namespace volta {
 
-constexpr int kDecodeMinTokens = 256;   // of a split, so that joining the splits costs little
+constexpr int kDecodeMinTokens = 128;   // of a split, so that joining the splits costs little
 constexpr int kDecodeMaxTokens = 4096;  // of a split, so that no long sequence ends alone
 
 // A logit bent to stay within +-soft_cap; 0 leaves it.

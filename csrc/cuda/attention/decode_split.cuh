@@ -70,6 +70,55 @@ __device__ __forceinline__ float bounded_tanh(float x) {
   return 1.0f - __fdividef(2.0f, 1.0f + exp2f(2 * kLog2E * x));
 }
 
+// Eight more tokens of a running softmax. A lane has two query heads, (lane & 1) + 4 * (lane / 16)
+// and 2 more, whose sums shrink when a maximum grows, and of each four logits. The probabilities
+// come out as factors of four tokens each.
+template <int kSums>
+__device__ __forceinline__ void take_tokens(const MmaSum& logit, float (&max)[2],
+                                            float (&weight)[2], MmaSum (&sums)[kSums],
+                                            MmaFactor (&probability)[2], int lane) {
+  float new_max[2] = {max[0], max[1]};
+#pragma unroll
+  for (int i = 0; i < 8; ++i) new_max[i >> 1 & 1] = fmaxf(new_max[i >> 1 & 1], logit.at[i]);
+#pragma unroll
+  for (int j = 0; j < 2; ++j)
+    new_max[j] = fmaxf(new_max[j], __shfl_xor_sync(kAllLanes, new_max[j], 2));
+
+  if (__any_sync(kAllLanes, new_max[0] > max[0] || new_max[1] > max[1])) {
+    const float shrink[2] = {exp2f(max[0] - new_max[0]), exp2f(max[1] - new_max[1])};
+#pragma unroll
+    for (int j = 0; j < 2; ++j) {
+      max[j] = new_max[j];
+      weight[j] *= shrink[j];
+    }
+#pragma unroll
+    for (int n = 0; n < kSums; ++n)
+#pragma unroll
+      for (int i = 0; i < 8; ++i) sums[n].at[i] *= shrink[i >> 1 & 1];
+  }
+
+  uint32_t packed[2][2];  // of head j, this lane's two of the four tokens g
+#pragma unroll
+  for (int j = 0; j < 2; ++j)
+#pragma unroll
+    for (int g = 0; g < 2; ++g) {
+      const float low = exp2f(logit.at[4 * g + 2 * j] - max[j] + kProbabilityBits);
+      const float high = exp2f(logit.at[4 * g + 2 * j + 1] - max[j] + kProbabilityBits);
+      weight[j] += low + high;
+      packed[j][g] = half2_bits(low, high);
+    }
+
+  // As a factor a lane holds all four tokens of one head: it keeps its own two of that one and
+  // trades those of the other head for the rest.
+  const bool upper = (lane & 2) != 0;
+#pragma unroll
+  for (int g = 0; g < 2; ++g) {
+    const uint32_t own = upper ? packed[1][g] : packed[0][g];
+    const uint32_t got = __shfl_xor_sync(kAllLanes, upper ? packed[0][g] : packed[1][g], 2);
+    probability[g] = upper ? MmaFactor{got, own} : MmaFactor{own, got};
+  }
+}
+
 // kTiles: tiles of 8 query heads that a block serves.
 // Grid: splits, KV heads by blocks of query heads, sequences.
 template <typename Code, int kDim, int kTiles>
@@ -120,7 +169,6 @@ __global__ void __launch_bounds__(32 * kDecodeWarps) decode_split(const DecodeAr
   const int32_t* const table = a.block_table + static_cast<int64_t>(sequence) * a.max_blocks;
   int block = step < end ? table[step * kStepTokens / a.block_size] : 0;
 
-  // A lane's rows of logits and sums are, in each tile, (lane & 1) + 4 * half and 2 more.
   MmaSum out[kTiles][kVLoads * kVFours] = {};
   float max[kTiles][2], weight[kTiles][2] = {};
 #pragma unroll
@@ -145,15 +193,15 @@ __global__ void __launch_bounds__(32 * kDecodeWarps) decode_split(const DecodeAr
 
     const bool partly = token < tokens.first || token + kStepTokens > tokens.length;
     if (partly) {
-      // Zero probability does not silence what an unused row holds, maybe NaN.
+      // Zero probability does not silence what a row out of sight holds, maybe NaN.
 #pragma unroll
       for (int g = 0; g < 2; ++g) {
-        const int t = token + 4 * g + quad;
-        if (t >= tokens.first && t < tokens.length) continue;
+        const int at = token + 4 * g + quad;
+        const uint32_t seen = at >= tokens.first && at < tokens.length ? ~0u : 0u;
 #pragma unroll
         for (int i = 0; i < kVLoads; ++i)
 #pragma unroll
-          for (int w = 0; w < kVWords; ++w) v_words[g][i][w] = 0;
+          for (int w = 0; w < kVWords; ++w) v_words[g][i][w] &= seen;
       }
     }
 
@@ -168,7 +216,6 @@ __global__ void __launch_bounds__(32 * kDecodeWarps) decode_split(const DecodeAr
     MmaFactor probability[kTiles][2];
 #pragma unroll
     for (int t = 0; t < kTiles; ++t) {
-      float new_max[2] = {max[t][0], max[t][1]};
 #pragma unroll
       for (int i = 0; i < 8; ++i) {
         float& s = logit[t].at[i];
@@ -178,45 +225,8 @@ __global__ void __launch_bounds__(32 * kDecodeWarps) decode_split(const DecodeAr
         if (cap > 0) s = cap * bounded_tanh(s);
         const int at = token + (i & 4) + (lane & 2) + (i & 1);
         if (partly && (at < tokens.first || at >= tokens.length)) s = -INFINITY;
-        new_max[i >> 1 & 1] = fmaxf(new_max[i >> 1 & 1], s);
       }
-#pragma unroll
-      for (int j = 0; j < 2; ++j)
-        new_max[j] = fmaxf(new_max[j], __shfl_xor_sync(kAllLanes, new_max[j], 2));
-
-      if (__any_sync(kAllLanes, new_max[0] > max[t][0] || new_max[1] > max[t][1])) {
-        const float shrink[2] = {exp2f(max[t][0] - new_max[0]), exp2f(max[t][1] - new_max[1])};
-#pragma unroll
-        for (int j = 0; j < 2; ++j) {
-          max[t][j] = new_max[j];
-          weight[t][j] *= shrink[j];
-        }
-#pragma unroll
-        for (int n = 0; n < kVLoads * kVFours; ++n)
-#pragma unroll
-          for (int i = 0; i < 8; ++i) out[t][n].at[i] *= shrink[i >> 1 & 1];
-      }
-
-      uint32_t packed[2][2];  // of row j, the two tokens of this lane among four
-#pragma unroll
-      for (int j = 0; j < 2; ++j)
-#pragma unroll
-        for (int g = 0; g < 2; ++g) {
-          const float low = exp2f(logit[t].at[4 * g + 2 * j] - max[t][j] + kProbabilityBits);
-          const float high = exp2f(logit[t].at[4 * g + 2 * j + 1] - max[t][j] + kProbabilityBits);
-          weight[t][j] += low + high;
-          packed[j][g] = half2_bits(low, high);
-        }
-
-      // As a factor, a lane holds row quad + 4 * half: of its two rows it keeps that one and gets
-      // the other two tokens of it for the other row.
-      const bool upper = (lane & 2) != 0;
-#pragma unroll
-      for (int g = 0; g < 2; ++g) {
-        const uint32_t own = upper ? packed[1][g] : packed[0][g];
-        const uint32_t got = __shfl_xor_sync(kAllLanes, upper ? packed[0][g] : packed[1][g], 2);
-        probability[t][g] = upper ? MmaFactor{got, own} : MmaFactor{own, got};
-      }
+      take_tokens(logit[t], max[t], weight[t], out[t], probability[t], lane);
     }
 
 #pragma unroll
