@@ -9,7 +9,7 @@ from volta_runtime.ops.native import ACTIVATION, check, launch, op
 _HEAD_DIMS = (64, 96, 128, 192, 256)  # of the CUDA kernel
 _MAX_HEAD_DIM = 256
 _STATISTICS = 4  # numbers beside the sums of a split
-_BLOCKS_PER_SM = 8  # twice what a V100's SM holds of decode_split, for sequences of any length mix
+_BLOCKS_PER_SM = 8  # twice what a V100 holds at a time, so that uneven lengths even out
 # As in csrc/attention_math.h.
 _MIN_SPLIT_TOKENS = 128
 _MAX_SPLIT_TOKENS = 4096
