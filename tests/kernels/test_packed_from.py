@@ -76,8 +76,11 @@ def assert_means(weight, expected):
     assert ours.shape == theirs.shape
     minimum = weight.format in ("q4_1", "q4_k", "q5_k")
     room = theirs.abs().amax(1, keepdim=True) if minimum else theirs.abs()
-    rounding = 3e-7 if weight.device.type == "cpu" else 2**-10
-    assert ((ours - theirs).abs() <= rounding * room).all()
+    if weight.device.type == "cpu":
+        room = 3e-7 * room
+    else:  # of FP16, in which a row's largest weight becomes 2^14 or more
+        room = 2**-10 * room + 2**-39 * theirs.abs().amax(1, keepdim=True)
+    assert ((ours - theirs).abs() <= room).all()
 
 
 @pytest.mark.parametrize("name", CHECKPOINTS)

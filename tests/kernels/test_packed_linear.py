@@ -35,8 +35,8 @@ def assert_product(y, x, exact):
     x = x.double().cpu()
     expected, room = x @ exact.T, x.abs() @ exact.abs().T
     y, device = y.double().cpu(), y.device.type
-    if device == "cuda":  # FP16 results: saturated never, subnormal below 2^-14
-        room = room + 2**-24
+    if device == "cuda":  # FP16 results: none beyond its largest, subnormal below 2^-14
+        expected, room = expected.clamp(-65504, 65504), room + 2**-24
     assert not y.isnan().any()
     assert ((y - expected).abs() <= TOLERANCE[device] * room).all()
 

@@ -24,4 +24,5 @@ def check_replays(call, change, times=1000, compared=17):
             for got, expected in zip(replayed, call(), strict=True):
                 torch.testing.assert_close(got, expected, rtol=0, atol=0, equal_nan=True)
             results.append(replayed)
-    assert any(not torch.equal(a, b) for a, b in zip(results[0], results[1], strict=True))
+    first, *others = results
+    assert any(not torch.equal(a, b) for other in others for a, b in zip(first, other, strict=True))
