@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import count, groupby
 
 import v100
-from audit import Instance
+from limits import Instance
 from sass import matching
 
 MULTIPLIERS = (1, 2, 4, 8, 16)  # rows of x that the table of units shows
@@ -23,7 +23,8 @@ def refreshed(page: str, instances: list[Instance], release: str) -> str:
     for name, make in tables.items():
         head = f"<!-- {name}, by tests/kernels/audit.py from nvcc {release} -->"
         block = re.compile(rf"<!-- {name}\b.*?<!-- end -->", re.DOTALL)
-        page, times = block.subn("\n\n".join((head, make(), "<!-- end -->")), page)
+        made = "\n\n".join((head, make(), "<!-- end -->"))
+        page, times = block.subn(lambda _, made=made: made, page)
         assert times == 1, f"{times} blocks <!-- {name} -->, needs one"
     return page
 
@@ -35,45 +36,20 @@ def release_of(page: str) -> str:
 
 def instance_table(instances: list[Instance]) -> str:
     """A line for each row of audit.yaml, with the least and the most of its instances."""
-    head = (
-        "kernel",
-        "what it does",
-        "instances",
-        "threads",
-        "registers",
-        "shared memory",
-        "warps/SM",
-        "LDG.128 of loads",
-        "STG.128",
-        "HMMA",
-        "LDS bytes/HMMA",
-    )
     lines = []
     for _, group in groupby(instances, lambda instance: instance.row["kernel"]):
         family = list(group)
-
-        def of(measure: Callable[[Instance], float | None], family=family) -> str:
-            return _range(n for n in map(measure, family) if n is not None)
-
-        names = dict.fromkeys(i.kernel.name.partition("<")[0] for i in family)
+        names = dict.fromkeys(one.kernel.name.partition("<")[0] for one in family)
+        ranges = (_range(map(measure, family)) for measure in _MEASURES.values())
         lines.append(
             (
                 ", ".join(f"`{name}`" for name in names),
                 family[0].row["does"],
                 str(len(family)),
-                of(lambda i: i.threads),
-                of(lambda i: i.kernel.registers),
-                of(lambda i: i.shared or None),
-                of(lambda i: i.warps),
-                of(lambda i: i.kernel.count(r"LDG\.E\.128"))
-                + " of "
-                + of(lambda i: i.kernel.count("LDG")),
-                of(lambda i: i.kernel.count(r"STG\.E\.128") or None),
-                of(lambda i: i.kernel.count("HMMA") or None),
-                of(shared_bytes_per_hmma),
+                *ranges,
             )
         )
-    return _table(head, lines)
+    return _table(("kernel", "what it does", "instances", *_MEASURES), lines)
 
 
 def shared_bytes_per_hmma(instance: Instance) -> float | None:
@@ -84,6 +60,26 @@ def shared_bytes_per_hmma(instance: Instance) -> float | None:
         if hmma := len(matching(code, "HMMA")):
             return v100.LANES * sum(one.bytes for one in matching(code, "LDS")) / hmma
     return None
+
+
+def wide_share(instance: Instance) -> float | None:
+    """How many of a hundred global loads in the code are of 16 bytes."""
+    loads = instance.kernel.count("LDG")
+    return 100 * instance.kernel.count(r"LDG\S*\.128") / loads if loads else None
+
+
+_MEASURES: dict[str, Callable[[Instance], float | None]] = {  # None where there is nothing to tell
+    "threads": lambda one: one.threads,
+    "registers": lambda one: one.kernel.registers,
+    "stack": lambda one: one.kernel.stack + one.kernel.local,
+    "shared memory": lambda one: one.shared or None,
+    "warps/SM": lambda one: one.warps,
+    "LDG.128": lambda one: one.kernel.count(r"LDG\S*\.128"),
+    "% of loads": wide_share,
+    "STG.128": lambda one: one.kernel.count(r"STG\S*\.128") or None,
+    "HMMA": lambda one: one.kernel.count("HMMA") or None,
+    "LDS bytes/HMMA": shared_bytes_per_hmma,
+}
 
 
 def unit_table() -> str:
@@ -117,11 +113,11 @@ def _most(unit: str, bits: float) -> int:
 class Decode:
     """The main loop of a kernel that multiplies weights by m rows of x.
 
-    kernel: its name without m. instructions: for a weight. ratio: of the rate at which the GPU can
-    issue them, or the busiest pipe take them, to that of memory.
+    instructions: for a weight. ratio: of the rate at which the GPU can issue them, or the busiest
+    pipe take them, to that of memory.
     """
 
-    kernel: str
+    label: str
     bits: float
     m: int
     instructions: float
@@ -143,7 +139,7 @@ def decode(instance: Instance) -> Decode:
     bits = instance.number(row["bits"])
     computed = v100.weights_per_second(max(v100.clocks(loop).values()) / weights)
     return Decode(
-        instance.name_without("m"),
+        row["label"].format(**instance.names),
         bits,
         instance.number(row["m"]),
         len(loop) / weights,
@@ -152,18 +148,18 @@ def decode(instance: Instance) -> Decode:
 
 
 def decode_table(instances: list[Instance]) -> str:
-    """A line for a kernel, a column for each M: instructions a weight, and the ratio."""
+    """A line for a label, a column for each M: instructions a weight, and the ratio."""
     measured = decodes(instances)
     columns = sorted({one.m for one in measured})
     lines: dict[tuple[str, float], dict[int, str]] = {}
     for one in measured:
-        cells = lines.setdefault((one.kernel, one.bits), {})
+        cells = lines.setdefault((one.label, one.bits), {})
         cells[one.m] = f"{one.instructions:.1f} ({one.ratio:.1f})"
     return _table(
-        ("kernel", "bits", *(f"M = {m}" for m in columns)),
+        ("weights", "bits", *(f"M = {m}" for m in columns)),
         [
-            (f"`{kernel}`", f"{bits:g}", *(cells.get(m, "") for m in columns))
-            for (kernel, bits), cells in lines.items()
+            (label, f"{bits:g}", *(cells.get(m, "") for m in columns))
+            for (label, bits), cells in lines.items()
         ],
     )
 
@@ -172,9 +168,9 @@ def _tera(number: float) -> str:
     return f"{number / 1e12:.2f}"
 
 
-def _range(numbers: Iterable[float]) -> str:
+def _range(numbers: Iterable[float | None]) -> str:
     """The least and the most, empty for none."""
-    ordered = sorted(numbers)
+    ordered = sorted(n for n in numbers if n is not None)
     return "–".join(dict.fromkeys(f"{n:.0f}" for n in ordered[:1] + ordered[-1:]))
 
 

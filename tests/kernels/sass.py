@@ -14,18 +14,22 @@ _USAGE = re.compile(
 )
 _FUNCTION = re.compile(r"\s+Function : (\S+)")
 _INSTRUCTION = re.compile(
-    r"\s+/\*(?P<address>[0-9a-f]{4,})\*/\s+(?:@!?U?P\w+ +)?(?P<opcode>[A-Z][\w.]*)(?P<rest>[^;]*);"
+    r"\s+/\*(?P<address>[0-9a-f]{4,})\*/\s+(?P<guard>@!?U?P\w+ +)?(?P<opcode>[A-Z][\w.]*)"
+    r"(?P<rest>[^;]*);"
 )
 _TARGET = re.compile(r"0x([0-9a-f]+)\s*$")
+_SIZE = 16  # of an instruction
+_PRODUCTS = "HMMA|HFMA2|FFMA"
 _BYTES = {"U8": 1, "S8": 1, "U16": 2, "S16": 2, "64": 8, "128": 16}  # 4 where none is said
 
 
 class Instruction(NamedTuple):
-    """One of 16 bytes. target: where a branch goes."""
+    """target: where a branch goes. leaves: whether it never goes on to the next."""
 
     address: int
     opcode: str
     target: int | None
+    leaves: bool
 
     @property
     def bytes(self) -> int:
@@ -61,27 +65,57 @@ class Kernel:
 
     @cached_property
     def main_loop(self) -> Code:
-        """The innermost loop with the most multiplications, else memory accesses; () without loops.
+        """A usual turn of the innermost loop with the most multiplications, else memory accesses.
 
-        A loop is what a branch backwards spans.
+        A loop is what branches back to its start span. Without loops: ().
         """
-        spans = {
-            (one.target, one.address)
-            for one in self.code
-            if one.target is not None and one.target < one.address
-        }
+        last_of: dict[int, int] = {}
+        for one in self.code:
+            if one.target is not None and one.target < one.address:
+                last_of[one.target] = max(one.address, last_of.get(one.target, 0))
         innermost = [
             (first, last)
-            for first, last in spans
-            if not any(first <= a and b <= last and (a, b) != (first, last) for a, b in spans)
+            for first, last in last_of.items()
+            if not any(first < inner and end <= last for inner, end in last_of.items())
         ]
         bodies = [tuple(i for i in self.code if a <= i.address <= b) for a, b in innermost]
-        return max(bodies, key=_work, default=())
+        return _usual_turn(max(bodies, key=_work, default=()))
+
+
+def _usual_turn(body: Code) -> Code:
+    """What is run through: of all ways from the start of a loop back to it the one with the most
+    multiplications, of those one that loads the most bytes, of those the shortest. So nothing is
+    counted that is for odd sizes alone.
+    """
+    if not body:
+        return body
+    start = body[0].address
+    best: dict[
+        int, tuple[tuple[int, int, int], int]
+    ] = {}  # from an address: worth, the next address
+    for one in reversed(body):
+        ways = []
+        if one.target == start:
+            ways.append(((0, 0, 0), start))
+        elif one.target in best:
+            ways.append((best[one.target][0], one.target))
+        if not one.leaves and one.address + _SIZE in best:
+            ways.append((best[one.address + _SIZE][0], one.address + _SIZE))
+        if ways:
+            (products, loaded, less), after = max(ways)
+            products += bool(re.match(_PRODUCTS, one.opcode))
+            loaded += one.bytes if one.opcode.startswith("LDG") else 0
+            best[one.address] = (products, loaded, less - 1), after
+    at, turn = start, {one.address: one for one in body}
+    taken = [turn[at]]
+    while (at := best[at][1]) != start:
+        taken.append(turn[at])
+    return tuple(taken)
 
 
 def _work(body: Code) -> tuple[int, int, int]:
     return (
-        len(matching(body, "HMMA|HFMA2|FFMA")),
+        len(matching(body, _PRODUCTS)),
         len(matching(body, "LDG|LDS|STG|STS")),
         len(body),
     )
@@ -115,8 +149,14 @@ def _functions(lines: Iterable[str]) -> Iterator[tuple[str, Code]]:
         if found := _INSTRUCTION.match(line):
             opcode = found["opcode"]
             target = _TARGET.search(found["rest"]) if opcode.startswith("BRA") else None
-            address = int(found["address"], 16)
-            code.append(Instruction(address, opcode, int(target[1], 16) if target else None))
+            code.append(
+                Instruction(
+                    int(found["address"], 16),
+                    opcode,
+                    int(target[1], 16) if target else None,
+                    opcode in ("BRA", "EXIT") and not found["guard"],
+                )
+            )
         elif found := _FUNCTION.match(line):
             if name:
                 yield name, tuple(code)
