@@ -14,22 +14,23 @@ set(oldest_nvcc 11.8) # that the kernels are built by
 set(oldest_arch 70)   # whose instructions the kernels use
 set(last_nvcc_of_70 12.9)
 
-set(archs ${VOLTA_CUDA_ARCHITECTURES})
-list(SORT archs COMPARE NATURAL)
-list(REMOVE_DUPLICATES archs)
-foreach(arch IN LISTS archs ITEMS "${archs}")
-  if(NOT arch MATCHES "^[0-9;]+$" OR arch VERSION_LESS oldest_arch)
-    message(FATAL_ERROR "VOLTA_CUDA_ARCHITECTURES is \"${VOLTA_CUDA_ARCHITECTURES}\", needs numbers \
+set(lowest 0)
+if(VOLTA_CUDA_ARCHITECTURES MATCHES "^[0-9]+(;[0-9]+)*$")
+  set(archs "${VOLTA_CUDA_ARCHITECTURES}")
+  list(SORT archs COMPARE NATURAL)
+  list(REMOVE_DUPLICATES archs)
+  list(GET archs 0 lowest)
+endif()
+if(lowest LESS oldest_arch)
+  message(FATAL_ERROR "VOLTA_CUDA_ARCHITECTURES is \"${VOLTA_CUDA_ARCHITECTURES}\", needs numbers \
 of GPUs from ${oldest_arch} on, such as 70 or \"70;90\"")
-  endif()
-endforeach()
+endif()
 list(TRANSFORM archs PREPEND sm_ OUTPUT_VARIABLE machines)
 list(JOIN machines " " CUDA_MACHINES)
 # Later GPUs compile the PTX of the lowest for themselves.
-list(POP_FRONT archs lowest)
-list(TRANSFORM archs APPEND -real OUTPUT_VARIABLE CUDA_TARGETS)
-list(PREPEND CUDA_TARGETS "${lowest}")
 set(CUDA_CODE "${CUDA_MACHINES} compute_${lowest}")
+list(TRANSFORM archs APPEND -real OUTPUT_VARIABLE CUDA_TARGETS)
+list(TRANSFORM CUDA_TARGETS REPLACE "^${lowest}-real$" "${lowest}")
 
 # A PATH whose first ptxas is another toolkit's breaks nvcc ("Value 'sm_70' is not defined"), so it
 # always runs with its own directory in front.

@@ -15,13 +15,13 @@ CLOCK = 1.53e9  # Hz
 SCHEDULERS = 4  # of an SM, each issues an instruction of a warp per clock
 LANES = 32
 BANDWIDTH = 900e9  # bytes/s
-SHARED_BANDWIDTH = 128  # bytes per clock of an SM
 REGISTERS, SHARED = 65536, 96 * 1024  # of an SM
 WARPS, BLOCKS = 64, 32  # on an SM at most
 _REGISTER_UNIT, _SHARED_UNIT = 256, 256  # registers of a warp, bytes of a block
 
 # Clocks for which an instruction of a warp holds its pipe, of which each scheduler has one; the SM
-# has one for memory, so a scheduler's share of it is a quarter.
+# has one for memory, so a scheduler's share of it is a quarter. An mma.m8n8k4 is four HMMA where it
+# sums in FP32, two where in FP16.
 _PIPES = (
     ("tensor", r"HMMA\.\w+\.F16\.F16", 4),
     ("tensor", r"HMMA", 2),
