@@ -3,6 +3,13 @@
 from volta_runtime.ops.activation import GATED_KINDS, gated_activation
 from volta_runtime.ops.attention import paged_decode
 from volta_runtime.ops.embedding import embedding
+from volta_runtime.ops.expert_linear import (
+    PackedExperts,
+    Routes,
+    expert_linear,
+    route_tile,
+    stack_experts,
+)
 from volta_runtime.ops.kv_cache import kv_cache_copy, kv_cache_swap, kv_cache_write
 from volta_runtime.ops.linear import linear
 from volta_runtime.ops.moe import moe_combine, moe_permute, moe_route
@@ -34,12 +41,15 @@ __all__ = [
     "GATED_KINDS",
     "KernelsMissingError",
     "NVFP4Weight",
+    "PackedExperts",
     "PackedWeight",
+    "Routes",
     "apply_bias",
     "apply_mask",
     "apply_penalties",
     "count_tokens",
     "embedding",
+    "expert_linear",
     "gated_activation",
     "half_linear",
     "kernels_info",
@@ -59,7 +69,9 @@ __all__ = [
     "qk_norm_rope",
     "rms_norm",
     "rope_cache",
+    "route_tile",
     "sample",
+    "stack_experts",
     "token_logprobs",
     "top_logprobs",
 ]

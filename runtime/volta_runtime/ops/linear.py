@@ -3,11 +3,10 @@
 import torch
 from torch import Tensor
 
-from volta_runtime.ops import native
-from volta_runtime.ops.formats import FORMATS
+from volta_runtime.ops.linear_cpu import linear_cpu
 from volta_runtime.ops.linear_cuda import linear_cuda
 from volta_runtime.ops.native import ACTIVATION, check, op, require_kernels
-from volta_runtime.ops.packed import PackedWeight, RowOrder, check_packed, in_order
+from volta_runtime.ops.packed import PackedWeight, RowOrder, check_packed
 
 
 def linear(
@@ -70,33 +69,5 @@ def _linear(
     check("x", x, device, ACTIVATION[device.type], x.shape)
     if gated and packed.row_order != "gate_up":
         raise ValueError(f"gated needs W in gate_up order, it is in {packed.row_order} order")
-    product = linear_cuda if device.type == "cuda" else _linear_cpu
+    product = linear_cuda if device.type == "cuda" else linear_cpu
     return product(x, packed, bias, residual, gated)
-
-
-def _linear_cpu(
-    x: Tensor, packed: PackedWeight, bias: Tensor | None, residual: Tensor | None, gated: bool
-) -> Tensor:
-    n, k, rows = packed.n, packed.k, packed.rows
-    if bias is not None:
-        check("bias", bias, x.device, torch.float32, (n,))
-    if packed.perm is not None:
-        x = x[..., packed.perm]
-    y = x.new_empty(*x.shape[:-1], rows)
-    if x.numel():
-        px, pd, pr, py = (t.data_ptr() for t in (x, packed.data, packed.row_scale, y))
-        native.kernels.linear_cpu(
-            FORMATS[packed.format].number, px, pd, pr, py, x.numel() // k, rows, k,
-            torch.get_num_threads(), native.isa(),
-        )  # fmt: skip
-    if packed.row_order == "gate_up":
-        y = in_order(y.movedim(-1, 0).contiguous(), n).movedim(0, -1)
-    if bias is not None:
-        y = y + bias
-    if gated:
-        gate, up = y.chunk(2, -1)
-        y = torch.nn.functional.silu(gate) * up
-    if residual is not None:
-        check("residual", residual, x.device, torch.float32, tuple(y.shape))
-        y = y + residual
-    return y.contiguous()

@@ -141,13 +141,16 @@ def pack(
     return PackedWeight(format, data, row_scale, half_factor, n, k, perm, row_order)
 
 
-def check_packed(w: PackedWeight) -> None:
-    """Raise ValueError unless the tensors are of the shapes, dtypes and places that they need."""
+def check_packed(w: PackedWeight, lead: tuple[int, ...] = ()) -> None:
+    """Raise ValueError unless the tensors are of the shapes, dtypes and places that they need.
+
+    lead: the dimensions before those of one matrix, where there are several.
+    """
     n_tiles = -(-w.n // TILE_ROWS) if w.row_order == "plain" else 2 * -(-w.n // 2 // TILE_ROWS)
     row, device = formats.named(w.format), w.data.device
-    check("data", w.data, device, _U8, (n_tiles, *row.shape(w.n, w.k)[1:]))
-    check("row_scale", w.row_scale, device, _F32, (TILE_ROWS * n_tiles,))
-    check("half_factor", w.half_factor, device, _F32, (TILE_ROWS * n_tiles,))
+    check("data", w.data, device, _U8, (*lead, n_tiles, *row.shape(w.n, w.k)[1:]))
+    check("row_scale", w.row_scale, device, _F32, (*lead, TILE_ROWS * n_tiles))
+    check("half_factor", w.half_factor, device, _F32, (*lead, TILE_ROWS * n_tiles))
     if w.perm is not None:
         check("perm", w.perm, device, torch.int32, (w.k,))
     if w.k % row.multiple or w.data.data_ptr() % _ALIGNMENT:
