@@ -6,11 +6,13 @@ import sys
 from xml.etree import ElementTree
 
 import pytest
+import torch
 from kernel_bench import attention, matrices, operations, plot, report, shapes, small_model
-from kernel_bench.measure import Limits, Row, WallTimer
+from kernel_bench.measure import GraphTimer, Limits, Row, WallTimer, limits
 
 from volta_runtime import ops
 from volta_runtime.ops.formats import FORMATS
+from volta_runtime.ops.native import ACTIVATION
 
 TINY = shapes.Model(
     "tiny", 64, 96, "made up", intermediate=80, heads=4, kv_heads=2, head_dim=32,
@@ -19,9 +21,18 @@ TINY = shapes.Model(
 LIMITS = Limits(copy=4e12, matmul=8e14, floor_us=1.0)
 
 
+@pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def timer(request):
+    if request.param == "cpu":
+        return WallTimer(repeats=1)
+    request.getfixturevalue("cuda")
+    return GraphTimer()
+
+
 @pytest.fixture
-def timer():
-    return WallTimer(repeats=1)
+def size(timer):
+    """Bytes of an activation."""
+    return ACTIVATION[timer.device.type].itemsize
 
 
 def row(**fields):
@@ -75,11 +86,12 @@ def test_random_matrices_are_such_as_are_packed(name, timer):
         assert ops.packed.dequantize(weight).abs().max() > 0
 
 
-def test_products(timer):
+def test_products(timer, size):
     dense = [shapes.Matrix("reference", "down", 40, 256), *shapes.matrices(TINY, 2)]
     rows = measured(matrices.products(timer, dense, ms=(1, 3)))
     of_down = {r.format for r in rows if r.model == "reference" and r.kernel == "linear"}
-    assert of_down == {*matrices.FORMAT_NAMES, "torch float32"}
+    assert of_down - set(matrices.FORMAT_NAMES) == {f"torch float{8 * size}"}
+    assert of_down > set(matrices.FORMAT_NAMES)
     assert {r.format for r in rows if r.kernel == "dequantize"} == set(matrices.FORMAT_NAMES)
     for r in rows:
         n, k = (int(size) for size in r.shape.split("x"))
@@ -90,21 +102,22 @@ def test_products(timer):
             assert (r.torch_us is None) == r.format.startswith("torch")
 
 
-def test_bytes_of_a_product_are_those_of_its_tiles(timer):
+def test_bytes_of_a_product_are_those_of_its_tiles(timer, size):
     [matrix] = [shapes.Matrix("reference", "", 64, 256)]
     rows = measured(matrices.products(timer, [matrix], ["nvfp4"], ms=(2,)))
     [r] = [r for r in rows if (r.kernel, r.format) == ("linear", "nvfp4")]
     tiles = 2 * 2 * 2304
-    assert r.bytes == tiles + 2 * 4 * 64 + 4 * 2 * (256 + 64)
+    assert r.bytes == tiles + 2 * 4 * 64 + size * 2 * (256 + 64)
 
 
-def test_attention(timer):
-    sizes = attention.Sizes(sequences=2, context=40, chunk=8, lengths=(8, 24), head_dim=32)
+def test_attention(timer, size):
+    sizes = attention.Sizes(sequences=2, context=40, head_dim=64)
     rows = measured(attention.decode(timer, sizes, heads=((2, 3),)))
-    assert {r.format: r.bytes for r in rows} == {
-        "float16": 2 * 2 * 40 * 2 * 32 * 2 + 2 * 4 * 2 * 6 * 32,
-        "float8_e5m2": 2 * 2 * 40 * 2 * 32 + 2 * 4 * 2 * 6 * 32,
-        "int8": 2 * 2 * 40 * 2 * 32 + 2 * 4 * 2 * 6 * 32,
+    elements = 2 * 2 * 40 * 2 * 64
+    assert {r.format: r.bytes - 2 * size * 2 * 6 * 64 for r in rows} == {
+        "float16": 2 * elements,
+        "float8_e5m2": elements,
+        "int8": elements,
     }
     sizes = attention.Sizes(chunk=8, lengths=(8, 24), head_dim=64)
     rows = measured(attention.prefill(timer, sizes, heads=((2, 3),)))
@@ -126,13 +139,69 @@ def test_operations(timer):
     assert {r.kernel for r in rows} == {"moe_route", "moe_permute", "moe_combine"}
 
 
-def test_a_small_model_is_the_sum_of_its_matrices(timer):
-    rows = measured(small_model.token(timer, layers=2, head=(40, 576), ms=(1,)))
+@pytest.fixture
+def experts():
+    if not hasattr(ops, "expert_linear"):
+        pytest.skip("there is no ops.expert_linear")
+    from kernel_bench import experts
+
+    return experts
+
+
+def test_experts(experts, timer, size):
+    rows = measured(experts.products(timer, TINY, ["nvfp4", "fp8"], ms=(1, 3)))
+    assert len(rows) == 8
+    [one] = [r for r in rows if (r.name, r.format, r.m) == ("down", "nvfp4", 1)]
+    tiles, chosen = 2 * 1 * 2304, 2
+    assert one.bytes == chosen * (tiles + 2 * 4 * 64) + size * chosen * (48 + 64)
+
+
+def test_calls_one_after_another_read_other_experts(experts, timer):
+    first, used = experts._choose(timer, 1, 8, 128, 0)
+    then, _ = experts._choose(timer, 1, 8, 128, used)
+    assert not {*first.flatten().tolist()} & {*then.flatten().tolist()}
+    many, used = experts._choose(timer, 64, 8, 128, 120)
+    assert used == many.unique().numel()
+    assert all(row.unique().numel() == 8 for row in many)
+
+
+def test_a_small_model_is_the_sum_of_its_matrices():
+    rows = measured(small_model.token(WallTimer(repeats=1), layers=2, head=(40, 576), ms=(1,)))
     *parts, whole = rows
     layers = [r for r in parts if r.kernel == "nvfp4_linear"]
     [head] = [r for r in parts if r.kernel == "half_linear"]
     assert whole.us == pytest.approx(2 * sum(r.us for r in layers) + head.us)
     assert whole.bytes == 2 * sum(r.bytes for r in layers) + head.bytes
+
+
+@pytest.mark.gpu
+def test_times_of_a_gpu_are_of_the_calls_alone(cuda):
+    timer = GraphTimer()
+    of = limits(timer)
+    assert 1e11 < of.copy < 2e13
+    assert 1e13 < of.matmul < 5e15
+    assert 0 < of.floor_us < 20
+    one, many = (
+        timer.time([lambda x=x: x.add_(1)]).best
+        for x in (torch.zeros(n << 26, device=cuda) for n in (1, 4))
+    )
+    assert many == pytest.approx(4 * one, rel=0.3)
+
+
+@pytest.mark.gpu
+def test_a_call_that_fails_leaves_the_next_to_be_measured(cuda):
+    timer = GraphTimer()
+    x = torch.zeros(8, device=cuda)
+    made = iter([None])  # fails in the capture, not before it
+
+    def fail():
+        x.add_(1)
+        if next(made, 1):
+            raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"):
+        timer.time([fail])
+    assert timer.time([lambda: x.add_(1)]).best > 0
 
 
 def test_figures():
@@ -181,5 +250,5 @@ def test_command_line_says_why_only_the_cpu_is_measured(repo, tmp_path):
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "Only the CPU is measured: " in done.stdout
-    [file] = tmp_path.glob("kernels-cpu-*.json")
+    [file] = tmp_path.glob("kernels-cpu-*-part.json")
     assert json.loads(file.read_text())["rows"] == []

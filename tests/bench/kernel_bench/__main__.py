@@ -33,6 +33,10 @@ def on_gpu(timer: GraphTimer, quick: bool) -> dict[str, Family]:
     for model in models:
         families[f"decoder {shapes.label(*model)}"] = partial(operations.decoder, timer, *model)
     families["routing"] = partial(operations.routing, timer, shapes.QWEN_MOE)
+    if hasattr(ops, "expert_linear"):
+        from . import experts
+
+        families["experts"] = partial(experts.products, timer, shapes.QWEN_MOE)
     return families
 
 
@@ -94,7 +98,8 @@ def main() -> None:
             errors.append(f"{name}: {error}")
     told = report.result(rows, of, errors, " ".join(sys.argv[1:]))
     print(report.about(told))
-    for file in report.write(told, args.out):
+    part = "-part" if args.only else "-quick" if args.quick else ""
+    for file in report.write(told, args.out, part):
         print(file)
     raise SystemExit(bool(errors))
 

@@ -112,14 +112,13 @@ class WallTimer:
 class GraphTimer:
     """Of a GPU: calls in one captured graph, so that Python's time is none of theirs."""
 
-    device = torch.device("cuda")
-
     def __init__(self) -> None:
+        self.device = torch.device("cuda", torch.cuda.current_device())
         self._stream = torch.cuda.Stream()
         self._rotated = _CACHES * torch.cuda.get_device_properties().L2_cache_size
         # Its memory serves all later graphs; of a graph of its own each would be allocated anew.
         self._pool = None
-        self._first = self._capture([lambda: torch.zeros(1, device="cuda").neg()])
+        self._first = self._capture([lambda: torch.zeros(1, device=self.device).neg()])
         self._pool = self._first.pool()
 
     def copies(self, nbytes: int) -> int:
@@ -147,9 +146,11 @@ class GraphTimer:
             calls[0]()  # what libraries do only once must not be captured
             torch.cuda.synchronize()
             graph.capture_begin(pool=self._pool)
-            for call in calls:
-                call()
-            graph.capture_end()
+            try:
+                for call in calls:
+                    call()
+            finally:  # or nothing else could be measured after a call that failed
+                graph.capture_end()
         return graph
 
 

@@ -6,7 +6,7 @@ from xml.sax.saxutils import escape
 
 Series = Mapping[str, Sequence[tuple[float, float]]]
 
-_WIDTH, _HEIGHT, _LEFT, _TOP, _BOTTOM, _LEGEND = 380, 300, 50, 34, 44, 120
+_WIDTH, _HEIGHT, _LEFT, _TOP, _BOTTOM, _LEGEND = 390, 300, 62, 34, 44, 130
 _COLOURS = (
     "#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd",
     "#8c564b", "#e377c2", "#7f7f7f", "#bcbd22", "#17becf",

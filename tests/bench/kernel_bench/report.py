@@ -140,17 +140,20 @@ def plot(told: Mapping[str, Any]) -> str | None:
     panels: dict[str, dict[str, list[tuple[float, float]]]] = {}
     for row in told["rows"]:
         if row["kernel"] == "linear" and row["model"] == "curve" and row["m"] in _PLOTTED_ROWS:
-            series = panels.setdefault(f"{row['m']} rows", {})
+            series = panels.setdefault(f"M = {row['m']}", {})
             n = int(row["shape"].partition("x")[0])
             series.setdefault(row["format"], []).append((n, row["of_copy"]))
     return svg(panels, "N, at K = 4096", "of copy bandwidth") if panels else None
 
 
-def write(told: Mapping[str, Any], directory: Path) -> list[Path]:
-    """Record it as kernels-GPU-DATE with .json, .md and, with a curve, .svg."""
+def write(told: Mapping[str, Any], directory: Path, part: str = "") -> list[Path]:
+    """Record it as kernels-GPU-DATE with .json, .md and, with a curve, .svg.
+
+    part: what the names end in where not all was measured, so that it does not replace all.
+    """
     where = told["gpu"]["name"] if told["gpu"] else "cpu"
     slug = "-".join(where.lower().removeprefix("nvidia ").split())
-    stem = directory / f"kernels-{slug}-{told['date'][:10]}"
+    stem = directory / f"kernels-{slug}-{told['date'][:10]}{part}"
     drawn = plot(told)
     rows = ",\n".join(json.dumps(row) for row in told["rows"])
     head = json.dumps({key: value for key, value in told.items() if key != "rows"}, indent=2)
