@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 
 import pytest
 import torch
-from kernel_bench import attention, matrices, operations, plot, report, shapes, small_model
+from kernel_bench import attention, experts, matrices, operations, plot, report, shapes, small_model
 from kernel_bench.measure import GraphTimer, Limits, Row, WallTimer, limits
 
 from volta_runtime import ops
@@ -119,6 +119,8 @@ def test_attention(timer, size):
         "float8_e5m2": elements,
         "int8": elements,
     }
+    rows = measured(attention.write(timer, sizes, ms=(3,), heads=(2,)))
+    assert [r.bytes for r in rows] == [2 * 3 * 2 * 64 * (size + wide) for wide in (2, 1, 1)]
     sizes = attention.Sizes(chunk=8, lengths=(8, 24), head_dim=64)
     rows = measured(attention.prefill(timer, sizes, heads=((2, 3),)))
     assert len(rows) == 6
@@ -139,16 +141,7 @@ def test_operations(timer):
     assert {r.kernel for r in rows} == {"moe_route", "moe_permute", "moe_combine"}
 
 
-@pytest.fixture
-def experts():
-    if not hasattr(ops, "expert_linear"):
-        pytest.skip("there is no ops.expert_linear")
-    from kernel_bench import experts
-
-    return experts
-
-
-def test_experts(experts, timer, size):
+def test_experts(timer, size):
     rows = measured(experts.products(timer, TINY, ["nvfp4", "fp8"], ms=(1, 3)))
     assert len(rows) == 8
     [one] = [r for r in rows if (r.name, r.format, r.m) == ("down", "nvfp4", 1)]
@@ -156,7 +149,7 @@ def test_experts(experts, timer, size):
     assert one.bytes == chosen * (tiles + 2 * 4 * 64) + size * chosen * (48 + 64)
 
 
-def test_calls_one_after_another_read_other_experts(experts, timer):
+def test_calls_one_after_another_read_other_experts(timer):
     first, used = experts._choose(timer, 1, 8, 128, 0)
     then, _ = experts._choose(timer, 1, 8, 128, used)
     assert not {*first.flatten().tolist()} & {*then.flatten().tolist()}

@@ -11,7 +11,7 @@ import torch
 
 from volta_runtime import ops
 
-from . import attention, matrices, operations, report, shapes, small_model
+from . import attention, experts, matrices, operations, report, shapes, small_model
 from .measure import GraphTimer, Limits, Row, WallTimer, limits
 
 RESULTS = Path(__file__).resolve().parents[1] / "results"
@@ -26,16 +26,15 @@ def on_gpu(timer: GraphTimer, quick: bool) -> dict[str, Family]:
     dense += [matrix for model in models for matrix in shapes.matrices(*model)]
     families: dict[str, Family] = {
         "linear": partial(matrices.products, timer, dense),
+        "kv_cache_write": partial(attention.write, timer, attention.Sizes()),
         "paged_decode": partial(attention.decode, timer, attention.Sizes()),
         "paged_prefill": partial(attention.prefill, timer, attention.Sizes()),
         "sampling": partial(operations.sampling, timer),
     }
     for model in models:
         families[f"decoder {shapes.label(*model)}"] = partial(operations.decoder, timer, *model)
-    families["routing"] = partial(operations.routing, timer, shapes.QWEN_MOE)
-    if hasattr(ops, "expert_linear"):
-        from . import experts
-
+    if not quick:
+        families["routing"] = partial(operations.routing, timer, shapes.QWEN_MOE)
         families["experts"] = partial(experts.products, timer, shapes.QWEN_MOE)
     return families
 

@@ -15,6 +15,7 @@ from .measure import Row, Timer
 KV_DTYPES = (torch.float16, torch.float8_e5m2, torch.int8)
 HEADS = tuple((kv_heads, group) for kv_heads in (4, 8) for group in (4, 7, 8))
 PREFILL_HEADS = ((4, 7), (8, 8))
+WRITTEN = (16, 2048)  # tokens
 _BLOCK = 16
 _SCALE = 0.1
 
@@ -56,7 +57,7 @@ def _caches(
     return [_Cache(codes.clone(), codes.clone(), order, scales) for _ in range(copies)]
 
 
-def _queries(timer: Timer, *shape: int) -> Tensor:
+def _activations(timer: Timer, *shape: int) -> Tensor:
     return torch.randn(shape, device=timer.device, dtype=ACTIVATION[timer.device.type])
 
 
@@ -72,6 +73,30 @@ def _row(
     )
 
 
+def write(
+    timer: Timer, sizes: Sizes, ms: Sequence[int] = WRITTEN, heads: Sequence[int] = (4, 8)
+) -> Iterator[Row]:
+    """New tokens' keys and values, to slots in no order."""
+    dim = sizes.head_dim
+    for kv_heads in heads:
+        for dtype in KV_DTYPES:
+            for m in ms:
+                k, v = (_activations(timer, m, kv_heads, dim) for _ in range(2))
+                nbytes = 2 * k.nbytes + 2 * k.numel() * dtype.itemsize
+                copies = timer.copies(nbytes)
+                cache, *_ = _caches(timer, dtype, 1, copies * m, kv_heads, dim)
+                slots = torch.randperm(copies * m, device=timer.device).view(copies, m)
+                took = timer.time(
+                    [
+                        partial(ops.kv_cache_write, k, v, cache.k, cache.v, part, **cache.scales)
+                        for part in (row.clone() for row in slots)
+                    ]
+                )
+                yield _row(timer, "kv_cache_write", (kv_heads, 1), sizes, k, dtype)(
+                    name="", bytes=nbytes, flops=0, us=took.best, median_us=took.median
+                )
+
+
 def decode(timer: Timer, sizes: Sizes, heads: Sequence[tuple[int, int]] = HEADS) -> Iterator[Row]:
     """One token of each sequence, all of the same length."""
     dim, count = sizes.head_dim, sizes.sequences
@@ -79,7 +104,7 @@ def decode(timer: Timer, sizes: Sizes, heads: Sequence[tuple[int, int]] = HEADS)
     for kv_heads, group in heads:
         for dtype in KV_DTYPES:
             caches = _caches(timer, dtype, count, sizes.context, kv_heads, dim)
-            q = _queries(timer, count, kv_heads * group, dim)
+            q = _activations(timer, count, kv_heads * group, dim)
             took = timer.time(
                 [
                     partial(ops.paged_decode, q, c.k, c.v, c.blocks, lengths, _SCALE, **c.scales)
@@ -106,7 +131,7 @@ def prefill(
         for dtype in KV_DTYPES:
             for length in sizes.lengths:
                 caches = _caches(timer, dtype, 1, length, kv_heads, dim)[:8]
-                q = _queries(timer, chunk, kv_heads * group, dim)
+                q = _activations(timer, chunk, kv_heads * group, dim)
                 lengths = torch.tensor([length], dtype=torch.int32, device=timer.device)
                 took = timer.time([
                     partial(
