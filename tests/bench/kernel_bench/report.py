@@ -15,6 +15,7 @@ from volta_runtime import ops
 
 from .measure import Limits, Row
 from .plot import svg
+from .shapes import MODELS
 
 SCHEMA = "volta-kernel-bench/1"
 _ROOT = Path(__file__).resolve().parents[3]
@@ -76,6 +77,7 @@ def result(
                      "floor_us": of.floor_us}
             for device, of in limits.items()
         },
+        "models": {model.name: model.source for model, _ in MODELS},
         "errors": list(errors),
         "rows": [
             {
@@ -117,6 +119,9 @@ def markdown(told: Mapping[str, Any]) -> str:
     def kernel(row: Mapping[str, Any]) -> tuple[str, str]:
         return row["device"], row["kernel"]
 
+    parts.append(
+        "\n".join(f"- {model}: {source}" for model, source in told["models"].items()) + "\n"
+    )
     for (device, name), group in groupby(sorted(told["rows"], key=kernel), kernel):
         parts.append(f"## {name} ({device})\n\n{_table(list(group))}\n")
     return "\n".join(parts)
