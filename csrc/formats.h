@@ -215,11 +215,11 @@ struct KQuant : Format {
   static constexpr bool kHasMin = true;
 
   VOLTA_MEMBER float factor(const uint32_t* meta, uint32_t, unsigned block) {
-    return float_of_half_bits(meta[0] & 0xffffu) * static_cast<float>(k_scale(meta, block));
+    return times_integer(float_of_half_bits(meta[0] & 0xffffu), k_scale(meta, block));
   }
   VOLTA_MEMBER float minimum(const uint32_t* meta, uint32_t tail, unsigned block) {
     return factor(meta, tail, block) * kMiddle -
-           float_of_half_bits(meta[0] >> 16) * static_cast<float>(k_minimum(meta, block));
+           times_integer(float_of_half_bits(meta[0] >> 16), k_minimum(meta, block));
   }
 };
 

@@ -15,9 +15,10 @@ extern "C" {
 // bias are those of all experts, one after the other; the arrays are moe_permute's with tiles of m
 // rows; y has a row for each assignment, x one for each, or for each token where top_k is not 0.
 //
-// plan: a block has `warps` warps, of which warps_k split K; `split` blocks split K further. They
-// meet in workspace, of blocks' rows * split * m (1, 2, 8, 16 or 32) * tiles_z floats, and in
-// counters, one for each block's rows and tile of x, which are zero before and after.
+// plan: a warp takes warp_tiles tiles of W, 1 or 2, where m is 1 or 2, else one. A block has
+// `warps` warps, of which warps_k split K; `split` blocks split K further. They meet in workspace,
+// of blocks' rows * split * m (1, 2, 8, 16 or 32) * tiles_z floats, and in counters, one for each
+// block's rows and tile of x, which are zero before and after.
 int volta_packed_linear_cuda(int format, const void* x, const uint8_t* data, const float* row_scale,
                              const float* half_factor, const void* bias, const void* residual,
                              void* y, float* workspace, int* counters, const int* tile_expert,

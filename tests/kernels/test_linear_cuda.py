@@ -19,7 +19,7 @@ def test_plans_fit_their_scratch(multiprocessors, m, tiles, chunks, tiles_z):
     assert 1 <= plan.split <= chunks
     if plan.split == 1:
         return
-    block_tiles = plan.warps // plan.warps_k * (2 if m <= 2 else 1)
+    block_tiles = plan.warps // plan.warps_k * plan.warp_tiles
     blocks = -(-tiles // block_tiles) * tiles_z
     rows = blocks * block_tiles * 32
     assert blocks <= linear_cuda._COUNTERS
@@ -39,10 +39,13 @@ def weight(name, n, k, seed, device, **options):
     )
 
 
+PLANS = [(1, 1, 1, 1), (2, 4, 1, 3), (2, 4, 4, 4), (2, 8, 8, 1), (1, 8, 2, 2), (1, 16, 16, 7)]
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", FORMATS)
 @pytest.mark.parametrize("m", [1, 2, 5, 12, 29])
-@pytest.mark.parametrize("plan", [(1, 1, 1), (4, 1, 3), (4, 4, 4), (8, 8, 1), (8, 2, 2), (2, 2, 7)])
+@pytest.mark.parametrize("plan", PLANS)
 def test_every_plan_gives_the_product(cuda, monkeypatch, name, m, plan):
     w = weight(name, 333, 2048, 7, cuda)
     x = torch.randn(m, 2048, dtype=torch.float16, device=cuda)

@@ -1,5 +1,5 @@
 // What comes before and after a product: which rows of x meet which matrix; sums of a block's and
-// of several blocks' warps, row scale, bias, residual, SiLU(gate) * up, rounding to FP16.
+// of several blocks' warps, bias, residual, SiLU(gate) * up, rounding to FP16.
 #pragma once
 
 #include <cuda_fp16.h>
@@ -31,26 +31,32 @@ __device__ __forceinline__ int64_t x_row(const LinearArgs& args, const Assigned&
   return args.routing.top_k > 0 ? assignment / args.routing.top_k : assignment;
 }
 
-// Where part `part` of gridDim.y begins.
+// The chunks of K that a block of the grid's y takes begin here, and end where the next one's
+// begin.
 __device__ __forceinline__ int split_chunk(const LinearArgs& args, unsigned part) {
-  return static_cast<int>(static_cast<int64_t>(args.chunks) * part / gridDim.y);
+  return min(static_cast<int>(part) * args.split_chunks, args.chunks);
+}
+
+// What the sums of a lane's row are multiplied by.
+__device__ __forceinline__ float row_scale(const LinearArgs& args, const Assigned& assigned,
+                                           int tile, int lane) {
+  const int64_t first = static_cast<int64_t>(assigned.expert) * args.epilogue.tiles;
+  return __ldg(args.epilogue.row_scale + (first + tile) * kTileRows + lane);
 }
 
 __device__ __forceinline__ float silu(float x) { return x / (1.0f + __expf(-x)); }
 
 // One number of y from its row's sum; gated, from the sums of gate and up.
-__device__ __forceinline__ void put(const Epilogue& e, const float* row_scale, const __half* bias,
-                                    int64_t out_row, int row, float sum, float up_sum) {
+__device__ __forceinline__ void put(const Epilogue& e, const __half* bias, int64_t out_row, int row,
+                                    float value, float up) {
   int column = row, columns = e.n;
   if (e.gated) {
     column = row / (2 * kTileRows) * kTileRows + row % kTileRows;
     columns = e.n / 2;
   }
   if (column >= columns) return;
-  float value = sum * row_scale[row];
   if (bias != nullptr) value += __half2float(bias[column]);
   if (e.gated) {
-    float up = up_sum * row_scale[row + kTileRows];
     if (bias != nullptr) up += __half2float(bias[columns + column]);
     value = silu(value) * up;
   }
@@ -59,7 +65,8 @@ __device__ __forceinline__ void put(const Epilogue& e, const float* row_scale, c
   e.y[at] = __float2half_rn(saturated(value));
 }
 
-// Adds up the sums of warps along K, then of blocks along K; the last block writes y.
+// Adds up the sums, times their rows' scales, of warps along K, then of blocks along K; the last
+// block writes y.
 template <int kM, int kMaxWarps, int kWarpRows>
 __device__ __forceinline__ void finish(const LinearArgs& args,
                                        float (&sums)[kMaxWarps][kM][kWarpRows],
@@ -76,7 +83,7 @@ __device__ __forceinline__ void finish(const LinearArgs& args,
   };
 
   for (unsigned i = threadIdx.x; i < count; i += blockDim.x) {
-    const unsigned m = i / block_rows, row = i % block_rows;
+    const unsigned m = kM == 1 ? 0 : i / block_rows, row = kM == 1 ? i : i % block_rows;
     float sum = sum_of(m, row);
     for (unsigned w = 1; w < warps_k; ++w)
       sum += sums[(row / kWarpRows << args.log_warps_k) + w][m][row % kWarpRows];
@@ -98,7 +105,7 @@ __device__ __forceinline__ void finish(const LinearArgs& args,
     if (!last) return;
     __threadfence();
     for (unsigned i = threadIdx.x; i < count; i += blockDim.x) {
-      const unsigned m = i / block_rows, row = i % block_rows;
+      const unsigned m = kM == 1 ? 0 : i / block_rows, row = kM == 1 ? i : i % block_rows;
       float sum = 0;
       for (unsigned y = 0; y < gridDim.y; ++y)
         sum += __ldcg(args.workspace + ((z + y) * kM + m) * all_rows + first_row + row);
@@ -108,17 +115,15 @@ __device__ __forceinline__ void finish(const LinearArgs& args,
   __syncthreads();
 
   const Epilogue& e = args.epilogue;
-  const float* row_scale =
-      e.row_scale + static_cast<int64_t>(assigned.expert) * e.tiles * kTileRows;
   const __half* bias =
       e.bias == nullptr ? nullptr : e.bias + static_cast<int64_t>(assigned.expert) * e.n;
   for (unsigned i = threadIdx.x; i < count; i += blockDim.x) {
-    const unsigned m = i / block_rows, row = i % block_rows;
+    const unsigned m = kM == 1 ? 0 : i / block_rows, row = kM == 1 ? i : i % block_rows;
     if (first_row + row >= static_cast<unsigned>(e.tiles) * kTileRows) continue;
     if (e.gated && row / kTileRows % 2 == 1) continue;  // up, which its gate takes along
     const int64_t out_row =
         args.routing.tile_expert == nullptr ? m : args.routing.sorted[assigned.first + m];
-    put(e, row_scale, bias, out_row, first_row + row, sum_of(m, row),
+    put(e, bias, out_row, first_row + row, sum_of(m, row),
         e.gated ? sum_of(m, row + kTileRows) : 0.0f);
   }
 }

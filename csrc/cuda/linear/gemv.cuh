@@ -19,8 +19,15 @@
 
 namespace volta {
 
-constexpr int kGemvRows = 2;  // tiles of a warp: they share what is read of x
-constexpr int kGemvWarps = 8;
+// kRows tiles of a warp share what is read of x; with one there are warps enough for few rows of W.
+template <typename F, int kM, int kRows>
+struct GemvShape {
+  static constexpr int kMaxWarps = kRows == 1 ? 16 : 8;
+  static constexpr bool kWide = F::kHasMin || F::kHighVecs > 0 || F::kVecs > 1;
+  static constexpr int kMinBlocks = kRows == 1 ? 1 : kM == 1 && !kWide ? 3 : 2;
+  // Blocks of codes in flight, in what registers the other numbers leave.
+  static constexpr int kDepth = kRows == 1 ? 8 / F::kVecs / kM : kWide || kM == 1 ? 2 : 4;
+};
 
 template <int kRows, int kM>
 __device__ __forceinline__ void set_zero(Pair (&sums)[kRows][kM]) {
@@ -30,17 +37,18 @@ __device__ __forceinline__ void set_zero(Pair (&sums)[kRows][kM]) {
     for (int m = 0; m < kM; ++m) sums[r][m] = pair_of_bits(0);
 }
 
-template <typename F, int kM>
-__global__ void __launch_bounds__(kGemvWarps* kWarp, kM == 1 ? 3 : 2) gemv(LinearArgs args) {
+template <typename F, int kM, int kRows>
+__global__ void __launch_bounds__(GemvShape<F, kM, kRows>::kMaxWarps* kWarp,
+                                  GemvShape<F, kM, kRows>::kMinBlocks) gemv(LinearArgs args) {
   using L = TileLayout<F>;
   using X = XStep<F, kM>;
-  constexpr int kRows = kGemvRows;
-  constexpr int kDepth = F::kVecs > 1 ? 1 : kM == 1 ? 2 : 4;  // blocks of codes in flight
+  constexpr int kMaxWarps = GemvShape<F, kM, kRows>::kMaxWarps;
+  constexpr int kDepth = GemvShape<F, kM, kRows>::kDepth;
   constexpr int kBlocks = kStep / kBlock;
 
   union Shared {
-    typename X::Shared x[kGemvWarps][2];
-    float sums[kGemvWarps][kM][kRows * kTileRows];
+    typename X::Shared x[kMaxWarps][2];
+    float sums[kMaxWarps][kM][kRows * kTileRows];
   };
   __shared__ Shared shared;
 
@@ -59,16 +67,20 @@ __global__ void __launch_bounds__(kGemvWarps* kWarp, kM == 1 ? 3 : 2) gemv(Linea
     x_rows[i] = row < assigned.rows ? args.x + x_row(args, assigned, row) * args.k : nullptr;
   }
 
+  float scale[kRows];
   float total[kRows][kM];
 #pragma unroll
-  for (int r = 0; r < kRows; ++r)
+  for (int r = 0; r < kRows; ++r) {
+    // Tiles beyond the last repeat it; their sums are not used.
+    const int tile = min(first_tile + r, args.epilogue.tiles - 1);
+    scale[r] = row_scale(args, assigned, tile, lane) * F::kUnit;
 #pragma unroll
     for (int m = 0; m < kM; ++m) total[r][m] = 0;
+  }
 
   const int chunk_end = split_chunk(args, blockIdx.y + 1);
   int chunk = split_chunk(args, blockIdx.y) + warp_k;
   if (chunk < chunk_end && first_tile < args.epilogue.tiles) {
-    // Tiles beyond the last repeat it; their sums are not used.
     const uint8_t* tile[kRows];
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
@@ -77,6 +89,12 @@ __global__ void __launch_bounds__(kGemvWarps* kWarp, kM == 1 ? 3 : 2) gemv(Linea
     }
     const int64_t to_next = static_cast<int64_t>(L::kBytes) << args.log_warps_k;
 
+    // Codes of a block `ahead` of the first of a step, if there is one.
+    const auto read_ahead = [&](int step, int ahead, int r, uint4(&out)[F::kVecs]) {
+      const Ahead<F> at(step, ahead);
+      if (at.chunks == 0 || chunk + (at.chunks << args.log_warps_k) < chunk_end)
+        load_block<F>(tile[r] + at.chunks * to_next + at.block * L::kBlockBytes, lane, out);
+    };
     uint4 codes[kDepth][kRows][F::kVecs];
     Meta<F> meta[kRows], next_meta[kRows];
     High<F> high[kRows];
@@ -84,8 +102,7 @@ __global__ void __launch_bounds__(kGemvWarps* kWarp, kM == 1 ? 3 : 2) gemv(Linea
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
 #pragma unroll
-      for (int d = 0; d < kDepth; ++d)
-        load_block<F>(tile[r] + d * L::kBlockBytes, lane, codes[d][r]);
+      for (int d = 0; d < kDepth; ++d) read_ahead(0, d, r, codes[d][r]);
       next_meta[r].load(tile[r], lane);
     }
     X x;
@@ -146,14 +163,8 @@ __global__ void __launch_bounds__(kGemvWarps* kWarp, kM == 1 ? 3 : 2) gemv(Linea
           }
 
           // A later block into the registers that are free now.
-          const bool in_tile = b + kDepth < kBlocks || !last_step;
-          const int64_t later = in_tile ? step * L::kStepBytes + (b + kDepth) * L::kBlockBytes
-                                        : to_next + (b + kDepth - kBlocks) * L::kBlockBytes;
-          if (in_tile || more) {
 #pragma unroll
-            for (int r = 0; r < kRows; ++r)
-              load_block<F>(tile[r] + later, lane, codes[b % kDepth][r]);
-          }
+          for (int r = 0; r < kRows; ++r) read_ahead(step, b + kDepth, r, codes[b % kDepth][r]);
 
 #pragma unroll
           for (int r = 0; r < kRows; ++r) {
@@ -183,14 +194,15 @@ __global__ void __launch_bounds__(kGemvWarps* kWarp, kM == 1 ? 3 : 2) gemv(Linea
   for (int r = 0; r < kRows; ++r)
 #pragma unroll
     for (int m = 0; m < kM; ++m)
-      shared.sums[warp][m][r * kTileRows + lane] = total[r][m] * F::kUnit;
+      shared.sums[warp][m][r * kTileRows + lane] = total[r][m] * scale[r];
   __syncthreads();
-  finish<kM, kGemvWarps, kRows * kTileRows>(args, shared.sums, assigned);
+  finish<kM, kMaxWarps, kRows * kTileRows>(args, shared.sums, assigned);
 }
 
-template <typename F, int kM>
+template <typename F, int kM, int kRows>
 int launch_gemv(const LinearArgs& args, const LinearPlan& plan, cudaStream_t stream) {
-  return launch_linear(gemv<F, kM>, args, plan, kGemvWarps, kGemvRows, stream);
+  return launch_linear(gemv<F, kM, kRows>, args, plan, GemvShape<F, kM, kRows>::kMaxWarps, kRows,
+                       stream);
 }
 
 }  // namespace volta

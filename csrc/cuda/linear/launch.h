@@ -38,15 +38,17 @@ struct LinearArgs {
   float* workspace;  // [gridDim.z][gridDim.y][rows of x][rows of all blocks], where gridDim.y > 1
   int* counters;     // [gridDim.z][gridDim.x], zero before and after
   int m, k, chunks;
-  int log_warps_k;  // log2 of LinearPlan's warps_k
+  int split_chunks;  // of a block: of gridDim.y shares of K
+  int log_warps_k;   // log2 of LinearPlan's warps_k
 };
 
 // How a product is spread over the GPU.
 struct LinearPlan {
-  int warps;    // of a block
-  int warps_k;  // those of them that share rows and split K: a power of two
-  int split;    // blocks that share rows and split K
-  int tiles_z;  // tiles of rows of x
+  int warps;       // of a block
+  int warps_k;     // those of them that share rows and split K: a power of two
+  int split;       // blocks that share rows and split K
+  int tiles_z;     // tiles of rows of x
+  int warp_tiles;  // tiles of rows of W that a warp of the GEMV takes: 1 or 2
 };
 
 template <typename Kernel>
@@ -59,6 +61,7 @@ int launch_linear(Kernel kernel, LinearArgs args, const LinearPlan& plan, int ma
   // A block has whole pairs of gate and up.
   if (args.epilogue.gated && (warps >> args.log_warps_k) * warp_tiles % 2 != 0) --args.log_warps_k;
   if (args.log_warps_k < 0) return kBadShape;
+  args.split_chunks = (args.chunks + plan.split - 1) / plan.split;
   const int block_tiles = (warps >> args.log_warps_k) * warp_tiles;
   const dim3 grid((args.epilogue.tiles + block_tiles - 1) / block_tiles, plan.split, plan.tiles_z);
   kernel<<<grid, warps * 32, 0, stream>>>(args);

@@ -21,12 +21,12 @@ int volta_packed_linear_cuda(int format, const void* x, const uint8_t* data, con
                              void* y, float* workspace, int* counters, const int* tile_expert,
                              const int* tile_row, const int* expert_offsets, const int* sorted,
                              int64_t m, int64_t n, int64_t k, int64_t tiles, int64_t tiles_z,
-                             int top_k, int gated, int warps, int warps_k, int split,
-                             cudaStream_t stream) {
+                             int top_k, int gated, int warp_tiles, int warps, int warps_k,
+                             int split, cudaStream_t stream) {
   constexpr int64_t kMaxM = 32, kMaxGrid = 65535;
   if (m < 1 || m > kMaxM || n > kMaxSize || k > kMaxSize - 256 || tiles * 32 < n || tiles_z < 1 ||
-      tiles_z > kMaxGrid || warps < 1 || warps_k < 1 || split < 1 || split > kMaxGrid ||
-      (gated && tiles % 2 != 0))
+      tiles_z > kMaxGrid || warp_tiles < 1 || warp_tiles > 2 || warps < 1 || warps_k < 1 ||
+      split < 1 || split > kMaxGrid || (gated && tiles % 2 != 0))
     return kBadShape;
   LinearArgs args{};
   args.data = data;
@@ -44,7 +44,7 @@ int volta_packed_linear_cuda(int format, const void* x, const uint8_t* data, con
   args.counters = counters;
   args.m = static_cast<int>(m);
   args.k = static_cast<int>(k);
-  const LinearPlan plan{warps, warps_k, split, static_cast<int>(tiles_z)};
+  const LinearPlan plan{warps, warps_k, split, static_cast<int>(tiles_z), warp_tiles};
   return with_format(format, n, k, [&](auto f) {
     using F = decltype(f);
     args.routing.data_stride = tiles * chunks_of<F>(k) * tile_bytes<F>();

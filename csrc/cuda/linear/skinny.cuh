@@ -43,8 +43,10 @@ template <typename F, int kMTiles>
 struct SkinnyShape {
   static constexpr int kM = 8 * kMTiles;
   static constexpr int kMaxWarps = kMTiles > 2 ? 2 : 4;
-  static constexpr int kMinBlocks = kMTiles == 1 ? 4 : 3;
-  static constexpr int kDepth = F::kVecs > 1 ? 2 : 4;  // blocks of codes in flight
+  static constexpr bool kWide = F::kHasMin || F::kHighVecs > 0 || F::kVecs > 1 || F::kMetaWords > 2;
+  static constexpr int kMinBlocks = (kMTiles == 1 ? 4 : 3) - kWide;
+  // Blocks of codes in flight.
+  static constexpr int kDepth = kMTiles == 4 ? 1 : kWide ? 2 : 4;
   static constexpr int kAhead = 1;  // chunks that are on their way into the L2 cache
   // Rows in shared memory are longer by 16 bytes, which keeps their vectors in different banks.
   static constexpr int kXStride = kStep + 8, kWStride = kBlock + 8;  // in FP16
@@ -82,24 +84,31 @@ __global__ void __launch_bounds__(SkinnyShape<F, kMTiles>::kMaxWarps* kTileRows,
 #pragma unroll
   for (int m = 0; m < kMTiles; ++m) wmma::fill_fragment(sum[m], 0.0f);
 
-  float undo = F::kUnit;
+  float scale = 0.0f;
   const int chunk_end = split_chunk(args, blockIdx.y + 1);
   int chunk = split_chunk(args, blockIdx.y) + warp_k;
   if (chunk < chunk_end && tile_n < args.epilogue.tiles) {
     float half_factor = 1.0f;
+    scale = row_scale(args, assigned, tile_n, lane) * F::kUnit;
     if (F::kHasFactor) {
       const int64_t row =
           (static_cast<int64_t>(assigned.expert) * args.epilogue.tiles + tile_n) * kTileRows + lane;
       half_factor = args.half_factor[row] * F::kHalfScale;
-      undo = F::kUnit / half_factor;
+      scale /= half_factor;
     }
     const uint8_t* tile = args.data + assigned.expert * args.routing.data_stride +
                           (static_cast<int64_t>(tile_n) * args.chunks + chunk) * L::kBytes;
     const int64_t to_next = static_cast<int64_t>(L::kBytes) << args.log_warps_k;
 
+    // Codes of a block `ahead` of the first of a step, if there is one.
+    const auto read_ahead = [&](int step, int ahead, uint4(&out)[F::kVecs]) {
+      const Ahead<F> at(step, ahead);
+      if (at.chunks == 0 || chunk + (at.chunks << args.log_warps_k) < chunk_end)
+        load_block<F>(tile + at.chunks * to_next + at.block * L::kBlockBytes, lane, out);
+    };
     uint4 codes[kDepth][F::kVecs];
 #pragma unroll
-    for (int d = 0; d < kDepth; ++d) load_block<F>(tile + d * L::kBlockBytes, lane, codes[d]);
+    for (int d = 0; d < kDepth; ++d) read_ahead(0, d, codes[d]);
 #pragma unroll
     for (int a = 1; a <= kAhead; ++a)
       if (chunk + (a << args.log_warps_k) < chunk_end) prefetch_tile<F>(tile + a * to_next, lane);
@@ -159,10 +168,7 @@ __global__ void __launch_bounds__(SkinnyShape<F, kMTiles>::kMaxWarps* kTileRows,
                 half_weights<F>(codes[b % kDepth], high.of(b), meta, block, eight, factor, minimum);
           __syncwarp();
 
-          const bool in_tile = b + kDepth < kBlocks || !last_step;
-          const int64_t later = in_tile ? step * L::kStepBytes + (b + kDepth) * L::kBlockBytes
-                                        : to_next + (b + kDepth - kBlocks) * L::kBlockBytes;
-          if (in_tile || more) load_block<F>(tile + later, lane, codes[b % kDepth]);
+          read_ahead(step, b + kDepth, codes[b % kDepth]);
 
 #pragma unroll
           for (int k = 0; k < kBlock; k += 16) {
@@ -187,7 +193,7 @@ __global__ void __launch_bounds__(SkinnyShape<F, kMTiles>::kMaxWarps* kTileRows,
     wmma::store_matrix_sync(&shared.sums[warp][8 * m][0], sum[m], kTileRows, wmma::mem_row_major);
   __syncwarp();
 #pragma unroll
-  for (int m = 0; m < kM; ++m) shared.sums[warp][m][lane] *= undo;
+  for (int m = 0; m < kM; ++m) shared.sums[warp][m][lane] *= scale;
   __syncthreads();
   finish<kM, kMaxWarps, kTileRows>(args, shared.sums, assigned);
 }

@@ -29,6 +29,16 @@ __device__ __forceinline__ uint4 load_once(const void* address) {
   return value;
 }
 
+// Where a lane's codes lie that are `ahead` blocks after the first of a step.
+template <typename F>
+struct Ahead {
+  static constexpr unsigned kBlocks = F::kChunk / kBlock;
+  unsigned chunks, block;
+  __device__ __forceinline__ Ahead(int step, int ahead)
+      : chunks((step * (kStep / kBlock) + ahead) / kBlocks),
+        block((step * (kStep / kBlock) + ahead) % kBlocks) {}
+};
+
 // Has a tile on its way into the L2 cache, a line a lane.
 template <typename F>
 __device__ __forceinline__ void prefetch_tile(const uint8_t* tile, int lane) {

@@ -270,5 +270,5 @@ def _on_cuda(
         "packed_linear", device, FORMATS[experts.format].number, x, experts.data, experts.row_scale,
         experts.half_factor, bias, None, y, at.workspace, at.counters, routes.tile_expert,
         routes.tile_row, routes.expert_offsets, routes.sorted_assignments, routes.tile, experts.n,
-        experts.k, tiles, tiles_z, top_k, int(gated), plan.warps, plan.warps_k, plan.split,
+        experts.k, tiles, tiles_z, top_k, int(gated), *plan.arguments,
     )  # fmt: skip

@@ -15,7 +15,7 @@ from volta_runtime.ops.native import check, launch
 from volta_runtime.ops.packed import PackedWeight, in_order
 
 MAX_ROWS = 32  # of x, that the kernels of packed tiles take
-_GEMV_ROWS, _GEMV_TILES = 2, 2  # rows of x that the GEMV takes; tiles of its warps
+GEMV_ROWS = 2  # of x, that the GEMV takes
 _COUNTERS = 1 << 14
 _WORKSPACE = 1 << 21  # floats
 _SLAB = 1 << 25  # FP16 weights written out in one go
@@ -25,9 +25,15 @@ _SLAB = 1 << 25  # FP16 weights written out in one go
 class Plan:
     """How a product is spread: see csrc/linear.h."""
 
+    warp_tiles: int
     warps: int
     warps_k: int
     split: int
+
+    @property
+    def arguments(self) -> tuple[int, int, int, int]:
+        """In the order of the launcher."""
+        return self.warp_tiles, self.warps, self.warps_k, self.split
 
 
 @dataclass(frozen=True)
@@ -45,16 +51,21 @@ def taken_rows(m: int) -> int:
 
 def plan(m: int, tiles: int, chunks: int, tiles_z: int, multiprocessors: int) -> Plan:
     """Fill the GPU: where rows are few, K is shared out, first in blocks and then among them."""
-    gemv = m <= _GEMV_ROWS
-    warps = 4 if m <= 16 else 2
-    warps_k = warps if gemv or tiles * tiles_z <= 64 * multiprocessors else max(1, warps // 2)
-    rows_of_blocks = -(-tiles // (warps // warps_k * (_GEMV_TILES if gemv else 1))) * tiles_z
-    resident = (24 if gemv else 16) // warps * multiprocessors
-    split = max(1, min(resident // rows_of_blocks, chunks // (2 * warps_k), 8))
-    floats = (tiles + 2 * warps) * TILE_ROWS * taken_rows(m) * tiles_z
-    if rows_of_blocks > _COUNTERS or split * floats > _WORKSPACE:
-        split = max(1, _WORKSPACE // floats) if rows_of_blocks <= _COUNTERS else 1
-    return Plan(warps, warps_k, split)
+    all_tiles = tiles * tiles_z
+    if m > GEMV_ROWS:
+        warp_tiles, warps, resident = 1, 4 if m <= 16 else 2, 16
+        warps_k = warps if all_tiles <= 64 * multiprocessors else warps // 2
+    elif all_tiles <= 2 * multiprocessors:  # a block for each multiprocessor
+        warp_tiles, warps, resident = 1, 16, 16
+        warps_k = 16 if all_tiles <= multiprocessors else 8
+    else:
+        warp_tiles, warps, warps_k, resident = 2, 4, 4, 24
+    in_block = warps // warps_k * warp_tiles
+    blocks = -(-tiles // in_block) * tiles_z
+    split = max(1, min(resident * multiprocessors // (warps * blocks), chunks // (2 * warps_k), 8))
+    floats = blocks * in_block * TILE_ROWS * taken_rows(m)
+    fits = blocks <= _COUNTERS and floats <= _WORKSPACE
+    return Plan(warp_tiles, warps, warps_k, min(split, _WORKSPACE // floats) if fits else 1)
 
 
 @functools.cache
@@ -115,7 +126,7 @@ def linear_cuda(
     launch(
         "packed_linear", x.device, FORMATS[packed.format].number, x, packed.data, packed.row_scale,
         packed.half_factor, bias, residual, y, at.workspace, at.counters, None, None, None, None,
-        m, n, k, tiles, 1, 0, int(gated), chosen.warps, chosen.warps_k, chosen.split,
+        m, n, k, tiles, 1, 0, int(gated), *chosen.arguments,
     )  # fmt: skip
     return y
 
