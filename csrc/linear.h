@@ -24,7 +24,7 @@ int volta_packed_linear_cuda(int format, const void* x, const uint8_t* data, con
                              void* y, float* workspace, int* counters, const int* tile_expert,
                              const int* tile_row, const int* expert_offsets, const int* sorted,
                              int64_t m, int64_t n, int64_t k, int64_t tiles, int64_t tiles_z,
-                             int top_k, int gated, int warps, int warps_k, int split,
-                             cudaStream_t stream);
+                             int top_k, int gated, int warp_tiles, int warps, int warps_k,
+                             int split, cudaStream_t stream);
 
 }  // extern "C"
