@@ -64,7 +64,7 @@ def require_memory(device: torch.device, need: int, what: str, remedy: str) -> N
 
 @dataclass(frozen=True)
 class NVFP4Linear:
-    """y = x Wᵀ with W kept as packed 4-bit codes."""
+    """y = x Wᵀ on the CPU, with W kept as packed 4-bit codes."""
 
     weight: ops.NVFP4Weight
 
@@ -72,6 +72,17 @@ class NVFP4Linear:
         """Map x [..., K] to [..., N]."""
         with cpu_threads(_ALL_THREADS):
             return ops.nvfp4_linear(x, self.weight)
+
+
+@dataclass(frozen=True)
+class PackedLinear:
+    """y = x Wᵀ on CUDA, with W kept in tiles; of [gate; up] in gate_up order silu(gate) * up."""
+
+    weight: ops.PackedWeight
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Map x [..., K] to [..., N], or to [..., N / 2] where gated."""
+        return ops.linear(x, self.weight, gated=self.weight.row_order == "gate_up")
 
 
 @dataclass(frozen=True)
@@ -88,7 +99,20 @@ class HalfLinear:
         return F.linear(x, self.weight)
 
 
-Linear = NVFP4Linear | HalfLinear
+@dataclass(frozen=True)
+class GatedLinear:
+    """silu(gate) * up of what a layer of [gate; up] gives."""
+
+    gate_up: NVFP4Linear | HalfLinear
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Map x [..., K] to [..., N / 2]."""
+        gate, up = self.gate_up(x).chunk(2, -1)
+        return F.silu(gate).mul_(up)
+
+
+Linear = NVFP4Linear | PackedLinear | HalfLinear
+Gated = PackedLinear | GatedLinear
 
 
 @dataclass(frozen=True)

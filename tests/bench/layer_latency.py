@@ -11,7 +11,7 @@ import time
 
 import torch
 
-from volta_runtime.layers import HalfLinear, RMSNorm, Segment
+from volta_runtime.layers import GatedLinear, HalfLinear, RMSNorm, Segment
 from volta_runtime.models.llama import Layer, Llama, LlamaConfig
 
 LAYERS, CONTEXT, STEPS = 28, 512, 200
@@ -43,7 +43,7 @@ def model() -> Llama:
             half(3 * hidden, hidden),
             half(hidden, hidden),
             norm(),
-            half(2 * wide, hidden),
+            GatedLinear(half(2 * wide, hidden)),
             half(hidden, wide),
         )
         for _ in range(LAYERS)

@@ -13,6 +13,7 @@ from volta_runtime.checkpoint import Checkpoint
 from volta_runtime.errors import ModelError
 from volta_runtime.layers import (
     Attention,
+    Gated,
     HalfLinear,
     KVCache,
     Linear,
@@ -140,7 +141,7 @@ class Layer:
     qkv: Linear
     output: Linear
     mlp_norm: RMSNorm
-    gate_up: Linear
+    gate_up: Gated
     down: Linear
 
     @classmethod
@@ -153,7 +154,7 @@ class Layer:
             qkv=weights.linear(*(f"{attention}.{name}_proj" for name in "qkv")),
             output=weights.linear(f"{attention}.o_proj"),
             mlp_norm=RMSNorm(weights.vector(f"{prefix}.post_attention_layernorm"), eps, dtype),
-            gate_up=weights.linear(f"{mlp}.gate_proj", f"{mlp}.up_proj"),
+            gate_up=weights.gated(f"{mlp}.gate_proj", f"{mlp}.up_proj"),
             down=weights.linear(f"{mlp}.down_proj"),
         )
 
@@ -231,8 +232,7 @@ class Llama:
             qk = self._rope.apply(qkv[:, : heads + kv_heads], cos, sin)
             mixed = attention(i, qk[:, :heads], qk[:, heads:], qkv[:, heads + kv_heads :])
             hidden += layer.output(mixed)
-            gate, up = layer.gate_up(layer.mlp_norm(hidden)).chunk(2, -1)
-            hidden += layer.down(F.silu(gate).mul_(up))
+            hidden += layer.down(layer.gate_up(layer.mlp_norm(hidden)))
         for segment in segments:
             segment.cache.length += segment.length
         return self._head(self._norm(hidden[attention.last_rows])).float()

@@ -1,7 +1,7 @@
 """From a checkpoint's tensors to layers on a device.
 
 Everything is checked against the model's shapes by header alone; then tensors are read one
-module at a time, so that no more than one module is ever held twice.
+module at a time, so that no more than one module is ever held in two forms.
 """
 
 from collections.abc import Mapping
@@ -14,7 +14,17 @@ from volta_runtime import ops
 from volta_runtime.checkpoint import Checkpoint
 from volta_runtime.checkpoint.formats import BY_NAME
 from volta_runtime.errors import ModelError
-from volta_runtime.layers import HalfLinear, Linear, NVFP4Linear, require_memory
+from volta_runtime.layers import (
+    Gated,
+    GatedLinear,
+    HalfLinear,
+    Linear,
+    NVFP4Linear,
+    PackedLinear,
+    require_memory,
+)
+from volta_runtime.ops.packed import RowOrder
+from volta_runtime.ops.packed_from import pack_nvfp4
 
 Shape = tuple[int, ...]
 
@@ -91,6 +101,15 @@ class Weights:
 
         A fused layer keeps each part's global scale: it is a multiplier per output row.
         """
+        return self._fused(modules, "plain")
+
+    def gated(self, gate: str, up: str) -> Gated:
+        """One layer of silu(gate) * up, for two modules that read the same input."""
+        layer = self._fused((gate, up), "gate_up")
+        return layer if isinstance(layer, PackedLinear) else GatedLinear(layer)
+
+    def _fused(self, modules: tuple[str, ...], row_order: RowOrder) -> Linear:
+        """Rows of the modules end to end; only PackedLinear has another row_order than that."""
         formats = {module: self._format(module) for module in modules}
         if len(set(formats.values())) > 1:
             held = ", ".join(f"{module} is {name}" for module, name in formats.items())
@@ -103,9 +122,13 @@ class Weights:
         scales = torch.cat(
             [self._read(f"{module}.weight_scale").view(torch.uint8) for module in modules]
         )
-        parts = (part.to(self.device) for part in (codes, scales, torch.cat(rows)))
+        codes, scales, row_scale = (
+            part.to(self.device) for part in (codes, scales, torch.cat(rows))
+        )
         try:
-            return NVFP4Linear(ops.nvfp4_pack(*parts))
+            if self.device.type == "cuda":
+                return PackedLinear(pack_nvfp4(codes, scales, row_scale, row_order))
+            return NVFP4Linear(ops.nvfp4_pack(codes, scales, row_scale))
         except ValueError as error:
             held = " + ".join(modules)
             raise ModelError(f"{self._checkpoint.path}: cannot pack {held}: {error}") from None

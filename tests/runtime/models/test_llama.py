@@ -6,7 +6,9 @@ from safetensors.torch import load_file
 
 from volta_runtime.checkpoint import CheckpointError
 from volta_runtime.errors import ModelError
-from volta_runtime.layers import Segment
+from volta_runtime.layers import GatedLinear, NVFP4Linear, PackedLinear, Segment
+from volta_runtime.ops import nvfp4_pack
+from volta_runtime.ops.packed_from import pack_nvfp4
 
 E2M1 = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6, 0, -0.5, -1, -1.5, -2, -3, -4, -6])
 IDS = torch.tensor([1, 90, 17, 200, 33, 33, 258, 5, 60, 61, 62, 4])
@@ -123,12 +125,46 @@ def test_a_reused_slot_forgets(tiny, load):
         assert error(model.forward(IDS, [Segment(new, len(IDS))]), forward(model, IDS)) < 1e-6
 
 
+@pytest.mark.parametrize("order", ["plain", "gate_up"])
+def test_layers_of_either_packing_agree(order):
+    torch.manual_seed(0)
+    parts = (
+        torch.randint(256, (150, 24), dtype=torch.uint8),
+        torch.randint(126, (150, 3), dtype=torch.uint8),
+        torch.rand(150) * 1e-3,
+    )
+    blocks, tiles = NVFP4Linear(nvfp4_pack(*parts)), PackedLinear(pack_nvfp4(*parts, order))
+    layer = GatedLinear(blocks) if order == "gate_up" else blocks
+    x = torch.randn(3, 48)
+    torch.testing.assert_close(tiles(x), layer(x))
+
+
+@pytest.fixture(scope="module")
+def wide(make_tiny):
+    """Fused layers whose parts end within a tile, and K that fills no chunk."""
+    return make_tiny(
+        hidden_size=144, num_attention_heads=2, num_key_value_heads=1, intermediate_size=208
+    )
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU that torch can use")
-def test_cuda_matches_the_cpu(tiny, load):
-    gpu = load(tiny, device="cuda")
-    found = forward(gpu, *(part.cuda() for part in IDS.split(4))).cpu()
-    assert error(found, forward(load(tiny), *IDS.split(4))) < 1e-2
+@pytest.mark.parametrize("name", ["tiny", "wide"])
+@pytest.mark.parametrize("size", [1, 2, 4, 48])  # FP16 sums, tensor cores and cuBLAS
+def test_cuda_matches_the_cpu(request, load, name, size):
+    model, ids = request.getfixturevalue(name), IDS.repeat(4)
+    gpu = load(model, device="cuda")
+    found = forward(gpu, *ids.cuda().split(size)).cpu()
+    assert error(found, forward(load(model), *ids.split(size))) < 1e-2
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU that torch can use")
+def test_a_senseless_scale_is_refused_on_cuda(make_tiny, load):
+    name = "model.layers.1.mlp.up_proj.weight_scale"
+    nan = torch.full((96, 4), 0x7F, dtype=torch.uint8).view(torch.float8_e4m3fn)
+    with pytest.raises(ModelError, match=r"gate_proj \+ model.layers.1.mlp.up_proj: .* NaN"):
+        load(make_tiny(lambda t: t.update({name: nan})), device="cuda")
 
 
 @pytest.mark.parametrize(
