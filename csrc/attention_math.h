@@ -4,7 +4,7 @@
 #include <cmath>
 #include <cstdint>
 
-#include "nvfp4.h"
+#include "half.h"
 
 namespace volta {
 

@@ -108,7 +108,6 @@ PYBIND11_MODULE(_kernels, m) {
   m.attr("compiler") = __VERSION__;
   m.attr("cpu_isa") = volta_cpu_isa();
   BIND(nvfp4_linear_cpu);
-  BIND(nvfp4_dequantize_cpu);
   BIND(half_linear_cpu);
   m.attr("formats") = formats();
   BIND(pack_cpu);
@@ -137,8 +136,6 @@ PYBIND11_MODULE(_kernels, m) {
   BIND(moe_combine_cpu);
 #ifdef VOLTA_CUDA
   m.attr("cuda_archs") = py::tuple(py::str(volta_cuda_archs()).attr("split")());
-  BIND(nvfp4_gemv_cuda);
-  BIND(nvfp4_dequantize_cuda);
   BIND(packed_linear_cuda);
   BIND(pack_cuda);
   BIND(unpack_cuda);

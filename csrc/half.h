@@ -4,7 +4,12 @@
 #include <cstdint>
 #include <cstring>
 
-#include "nvfp4.h"
+#ifdef __CUDACC__
+#define VOLTA_HD __host__ __device__ __forceinline__
+#else
+// Internal linkage: a copy compiled for AVX2 must never be linked into the scalar path.
+#define VOLTA_HD static inline
+#endif
 
 namespace volta {
 

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "../nvfp4.h"
+#include "nvfp4.h"
 #include "range.h"
 
 namespace volta {
@@ -18,8 +18,7 @@ struct E2M1Tables {
   E2M1Tables() {
     alignas(16) uint8_t low_bytes[16], high_bytes[16];
     for (uint32_t code = 0; code < 16; ++code) {
-      const uint16_t half = static_cast<uint16_t>(e2m1_pair_to_half_bits(code, 0));
-      const float value = _cvtsh_ss(half) * kE2M1HalfScale;
+      const float value = _cvtsh_ss(e2m1_to_half_bits(code)) * kE2M1HalfScale;
       uint32_t bits;
       std::memcpy(&bits, &value, sizeof bits);
       low_bytes[code] = static_cast<uint8_t>(bits >> 16);

@@ -2,7 +2,6 @@
 #include <algorithm>
 
 #include "../kernels.h"
-#include "../nvfp4.h"
 #include "range.h"
 #include "thread_pool.h"
 
@@ -52,15 +51,6 @@ int volta_nvfp4_linear_cpu(const float* x, const uint8_t* codes, const uint8_t* 
   const CpuKernels* kernels = kernels_for(isa);
   if (!kernels) return kBadIsa;
   linear(kernels->nvfp4_gemv, Nvfp4Matrix{codes, scales, row_scale, n, k}, x, y, m, threads);
-  return kOk;
-}
-
-int volta_nvfp4_dequantize_cpu(const uint8_t* codes, const uint8_t* scales, const float* row_scale,
-                               float* w, int64_t n, int64_t k, int threads) {
-  if (!fits_matrix(n, k)) return kBadShape;
-  const Nvfp4Matrix packed{codes, scales, row_scale, n, k};
-  parallel_for(blocks_of(n), threads,
-               [&](int64_t begin, int64_t end) { nvfp4_dequantize(packed, w, begin, end); });
   return kOk;
 }
 

@@ -5,7 +5,9 @@
 
 namespace volta {
 
+constexpr int kGroup = 16;    // columns that share a scale, of which k is a multiple
 constexpr int kRowBlock = 8;  // rows per block of the packed layout, one per AVX2 lane
+constexpr int kMaxGemvM = 8;  // rows of x taken at a time
 
 struct Nvfp4Matrix {
   const uint8_t* codes;
@@ -29,8 +31,5 @@ struct CpuKernels {
 
 extern const CpuKernels kScalarKernels;
 extern const CpuKernels kAvx2Kernels;
-
-// W in FP32 for the row blocks [begin, end): for tools and tests, so portable only.
-void nvfp4_dequantize(const Nvfp4Matrix& w, float* out, int64_t begin, int64_t end);
 
 }  // namespace volta

@@ -1,17 +1,14 @@
-// The reference path: portable C++ over the shared decode, for CPUs without AVX2 and for tests.
+// Portable C++, for CPUs without AVX2.
 #include <algorithm>
 
 #include "../half.h"
-#include "../nvfp4.h"
+#include "nvfp4.h"
 #include "range.h"
 
 namespace volta {
 namespace {
 
-float e2m1(uint32_t code) {
-  return half_bits_to_float(static_cast<uint16_t>(e2m1_pair_to_half_bits(code, 0))) *
-         kE2M1HalfScale;
-}
+float e2m1(uint32_t code) { return half_bits_to_float(e2m1_to_half_bits(code)) * kE2M1HalfScale; }
 
 float e4m3(uint8_t byte) { return half_bits_to_float(e4m3_to_half_bits(byte)) * kE4M3HalfScale; }
 
@@ -71,19 +68,6 @@ void half_gemv(const HalfMatrix& w, const float* x, float* y, int64_t m, int64_t
 }
 
 }  // namespace
-
-void nvfp4_dequantize(const Nvfp4Matrix& w, float* out, int64_t begin, int64_t end) {
-  for (int64_t block = begin; block < end; ++block) {
-    for (int row = 0; row < rows_of(w.n, block); ++row) {
-      const int64_t n = block * kRowBlock + row;
-      for (int64_t group = 0; group < w.k / kGroup; ++group) {
-        float* weights = out + n * w.k + group * kGroup;
-        decode_group(w, block, group, row, weights);
-        for (int k = 0; k < kGroup; ++k) weights[k] *= w.row_scale[n];
-      }
-    }
-  }
-}
 
 const CpuKernels kScalarKernels = {nvfp4_gemv, half_gemv};
 

@@ -20,25 +20,6 @@ def nvfp4_linear_cpu(
     threads: int,
     isa: int,
 ) -> None: ...
-def nvfp4_dequantize_cpu(
-    codes: int, scales: int, row_scale: int, w: int, n: int, k: int, threads: int
-) -> None: ...
 def half_linear_cpu(
     x: int, w: int, y: int, m: int, n: int, k: int, threads: int, isa: int
-) -> None: ...
-
-# Only where cuda_archs is not empty:
-def nvfp4_gemv_cuda(
-    x: int,
-    codes: int,
-    scales: int,
-    row_scale: int,
-    y: int,
-    m: int,
-    n: int,
-    k: int,
-    stream: int,
-) -> None: ...
-def nvfp4_dequantize_cuda(
-    codes: int, scales: int, row_scale: int, w: int, n: int, k: int, stream: int
 ) -> None: ...

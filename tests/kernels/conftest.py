@@ -11,16 +11,13 @@ from torch import Tensor
 from volta_runtime import ops
 
 E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
-NAN_BYTES = (0x7F, 0xFF)
+ISAS = ("scalar", "avx2")
 
 
 @dataclass(frozen=True)
 class Sample:
-    """A matrix in checkpoint form, packed, and as exact float64 numbers [n, k]."""
+    """A matrix packed for the CPU, and as exact float64 numbers [n, k]."""
 
-    codes: Tensor
-    scales: Tensor
-    row_scale: Tensor
     packed: ops.NVFP4Weight
     exact: Tensor
 
@@ -34,17 +31,17 @@ def _exact(codes: Tensor, scales: Tensor, row_scale: Tensor) -> Tensor:
 
 @pytest.fixture
 def sample():
-    """make(n, k, device, scales=None, row_scale=None) -> Sample; random where not given."""
+    """make(n, k, scales=None, row_scale=None) -> Sample; random where not given."""
 
-    def make(n, k, device, scales=None, row_scale=None):
+    def make(n, k, scales=None, row_scale=None):
         torch.manual_seed(n * 10007 + k)
         codes = torch.randint(0, 256, (n, k // 2), dtype=torch.uint8)
         if scales is None:
             scales = torch.randint(0, 126, (n, k // 16), dtype=torch.uint8)
         if row_scale is None:
             row_scale = torch.rand(n) * 1e-2 + 1e-4
-        packed = ops.nvfp4_pack(codes.to(device), scales.to(device), row_scale.to(device))
-        return Sample(codes, scales, row_scale, packed, _exact(codes, scales, row_scale))
+        packed = ops.nvfp4_pack(codes, scales, row_scale)
+        return Sample(packed, _exact(codes, scales, row_scale))
 
     return make
 
@@ -58,15 +55,25 @@ def cuda():
     return torch.device("cuda")
 
 
-@pytest.fixture(params=["scalar", "avx2", pytest.param("cuda", marks=pytest.mark.gpu)])
+def _take(isa, monkeypatch):
+    number = ISAS.index(isa)
+    if number > ops.native.isa():
+        pytest.skip(f"this CPU or build lacks {isa}")
+    monkeypatch.setattr(ops.native, "isa", lambda: number)
+
+
+@pytest.fixture(params=ISAS)
+def isa(request, monkeypatch):
+    """Each instruction set of the CPU kernels in turn."""
+    _take(request.param, monkeypatch)
+
+
+@pytest.fixture(params=[*ISAS, pytest.param("cuda", marks=pytest.mark.gpu)])
 def device(request, monkeypatch):
     """Each implementation of the kernels in turn."""
     if request.param == "cuda":
         return request.getfixturevalue("cuda")
-    isa = ("scalar", "avx2").index(request.param)
-    if isa > ops.native.isa():
-        pytest.skip(f"this CPU or build lacks {request.param}")
-    monkeypatch.setattr(ops.native, "isa", lambda: isa)
+    _take(request.param, monkeypatch)
     return torch.device("cpu")
 
 

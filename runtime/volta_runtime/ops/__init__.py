@@ -15,14 +15,7 @@ from volta_runtime.ops.linear import linear
 from volta_runtime.ops.moe import moe_combine, moe_permute, moe_route
 from volta_runtime.ops.native import KernelsMissingError, kernels_info
 from volta_runtime.ops.norm import rms_norm
-from volta_runtime.ops.nvfp4 import (
-    NVFP4Weight,
-    half_linear,
-    nvfp4_dequantize,
-    nvfp4_linear,
-    nvfp4_pack,
-    nvfp4_unpack,
-)
+from volta_runtime.ops.nvfp4 import NVFP4Weight, half_linear, nvfp4_linear, nvfp4_pack
 from volta_runtime.ops.packed import PackedWeight
 from volta_runtime.ops.prefill import paged_prefill
 from volta_runtime.ops.rope import qk_norm_rope
@@ -60,10 +53,8 @@ __all__ = [
     "moe_combine",
     "moe_permute",
     "moe_route",
-    "nvfp4_dequantize",
     "nvfp4_linear",
     "nvfp4_pack",
-    "nvfp4_unpack",
     "paged_decode",
     "paged_prefill",
     "qk_norm_rope",
