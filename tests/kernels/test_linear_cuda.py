@@ -97,3 +97,27 @@ def test_a_first_product_in_a_capture_is_refused(cuda, monkeypatch):
         linear(x, w)
     torch.cuda.synchronize()
     assert linear(x, w).isfinite().all()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("m", [1, 8, 40])
+def test_products_run_on_the_current_stream(cuda, m):
+    w = weight("nvfp4", 576, 576, 5, cuda)
+    x = torch.zeros(m, 576, dtype=torch.float16, device=cuda)
+    linear(x, w)
+    torch.cuda.synchronize()
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        torch.cuda._sleep(50_000_000)  # x is written late on this stream
+        x.fill_(1)
+        y = linear(x, w)
+    side.synchronize()
+    assert torch.equal(y, linear(x, w))
+
+
+@pytest.mark.gpu
+def test_misaligned_activations_are_refused(cuda):
+    w = weight("nvfp4", 8, 32, 5, cuda)
+    x = torch.zeros(33, dtype=torch.float16, device=cuda)[1:]
+    with pytest.raises(ValueError, match="address 2 past a multiple of 16"):
+        linear(x, w)
