@@ -25,8 +25,9 @@ struct GemvShape {
   static constexpr int kMaxWarps = kRows == 1 ? 16 : 8;
   static constexpr bool kWide = F::kHasMin || F::kHighVecs > 0 || F::kVecs > 1;
   static constexpr int kMinBlocks = kRows == 1 ? 1 : kM == 1 && !kWide ? 3 : 2;
-  // Blocks of codes in flight, in what registers the other numbers leave.
-  static constexpr int kDepth = kRows == 1 ? 8 / F::kVecs / kM : kWide || kM == 1 ? 2 : 4;
+  // Blocks of codes in flight, in what registers the other numbers leave; a step has four.
+  static constexpr int kDepth = kRows == 1 ? 4 / F::kVecs : kWide || kM == 1 ? 2 : 4;
+  static_assert(kStep / kBlock % kDepth == 0, "a block's registers are the same in every step");
 };
 
 template <int kRows, int kM>

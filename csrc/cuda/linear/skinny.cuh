@@ -47,6 +47,7 @@ struct SkinnyShape {
   static constexpr int kMinBlocks = (kMTiles == 1 ? 4 : 3) - kWide;
   // Blocks of codes in flight.
   static constexpr int kDepth = kMTiles == 4 ? 1 : kWide ? 2 : 4;
+  static_assert(kStep / kBlock % kDepth == 0, "a block's registers are the same in every step");
   static constexpr int kAhead = 1;  // chunks that are on their way into the L2 cache
   // Rows in shared memory are longer by 16 bytes, which keeps their vectors in different banks.
   static constexpr int kXStride = kStep + 8, kWStride = kBlock + 8;  // in FP16

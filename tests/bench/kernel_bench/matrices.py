@@ -1,5 +1,6 @@
 """Products with packed matrices, and dequantising them, beside torch's product in FP16."""
 
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -80,6 +81,8 @@ def products(
     for matrix in matrices:
         halves = {row.m: row for row in _halves(timer, matrix, ms)}
         yield from halves.values()
+        if timer.device.type == "cuda":
+            time.sleep(0.5)  # products in FP16 take so much power that clocks are low for a while
         for name in formats:
             if matrix.k % FORMATS[name].multiple:
                 continue
