@@ -159,4 +159,4 @@ def _through_half(
     if residual is not None:
         y = y + residual.view(y.shape)
     largest = torch.finfo(torch.float16).max
-    return y.clamp_(-largest, largest).half()
+    return y.clamp_(-largest, largest).half().contiguous()
