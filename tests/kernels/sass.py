@@ -166,7 +166,7 @@ def _functions(lines: Iterable[str]) -> Iterator[tuple[str, Code]]:
 
 
 def _demangled(names: list[str]) -> list[str]:
-    """As in the source: nvfp4_gemv<8, 2>, without parameters and namespaces."""
+    """As in the source: gemv<Nvfp4, 1, 2>, without parameters and namespaces."""
     done = subprocess.run(
         ["c++filt"], input="\n".join(names), capture_output=True, text=True, check=True
     )

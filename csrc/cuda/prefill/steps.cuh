@@ -71,7 +71,8 @@ __device__ __forceinline__ void scale_logits(Logits<T>& s, float scale, float so
 template <typename T>
 __device__ __forceinline__ void mask_logits(Logits<T>& s, const Rows<T>& rows, int first_key,
                                             int window, int lane) {
-  // Kept from the optimiser: of one sum of all terms nvcc 11.8 made the position alone where k is 0.
+  // Kept from the optimiser: of one sum of all terms nvcc 11.8 made the position alone where k is
+  // 0.
   int first_column = first_key + mma_d_column(lane, 0);
   asm("" : "+r"(first_column));
 #pragma unroll
