@@ -55,26 +55,35 @@ def cuda():
     return torch.device("cuda")
 
 
-def _take(isa, monkeypatch):
-    number = ISAS.index(isa)
-    if number > ops.native.isa():
-        pytest.skip(f"this CPU or build lacks {isa}")
-    monkeypatch.setattr(ops.native, "isa", lambda: number)
+@pytest.fixture
+def take_isa(monkeypatch):
+    """take_isa(name): has the CPU kernels use that instruction set."""
+
+    def take(isa):
+        number = ISAS.index(isa)
+        if number > ops.native.isa():
+            pytest.skip(f"this CPU or build lacks {isa}")
+        monkeypatch.setattr(ops.native, "isa", lambda: number)
+
+    return take
 
 
 @pytest.fixture(params=ISAS)
-def isa(request, monkeypatch):
+def isa(request, take_isa):
     """Each instruction set of the CPU kernels in turn."""
-    _take(request.param, monkeypatch)
+    take_isa(request.param)
 
 
-@pytest.fixture(params=[*ISAS, pytest.param("cuda", marks=pytest.mark.gpu)])
-def device(request, monkeypatch):
-    """Each implementation of the kernels in turn."""
-    if request.param == "cuda":
-        return request.getfixturevalue("cuda")
-    _take(request.param, monkeypatch)
-    return torch.device("cpu")
+@pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def device(request):
+    """Where the operators run, in turn."""
+    return request.getfixturevalue("cuda") if request.param == "cuda" else torch.device("cpu")
+
+
+@pytest.fixture
+def generator(request):
+    """Random numbers that are others for each test and parameter."""
+    return torch.Generator().manual_seed(sum(request.node.name.encode()))
 
 
 @pytest.fixture

@@ -9,11 +9,6 @@ from graphs import check_replays
 from volta_runtime import ops
 
 
-@pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
-def device(request):
-    return request.getfixturevalue("cuda") if request.param == "cuda" else torch.device("cpu")
-
-
 @pytest.fixture
 def dtype(device):
     return torch.float32 if device.type == "cpu" else torch.float16

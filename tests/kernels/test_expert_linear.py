@@ -5,25 +5,15 @@ from dataclasses import replace
 import pytest
 import torch
 from graphs import check_replays
-from weights import Sample, random_sample
+from weights import Sample, pack, random_sample
 
 from volta_runtime import ops
-from volta_runtime.ops import native, packed
+from volta_runtime.ops import native
 from volta_runtime.ops.expert_linear import Routes, expert_linear, stack_experts
 
 NAMES = ["nvfp4", "mxfp4", "int4_g128", "q4_k", "fp8_block"]
 TILES = [1, 2, 8, 16, 32]
 silu = torch.nn.functional.silu
-
-
-@pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
-def device(request):
-    return request.getfixturevalue("cuda") if request.param == "cuda" else torch.device("cpu")
-
-
-@pytest.fixture
-def generator(request):
-    return torch.Generator().manual_seed(sum(request.node.name.encode()))
 
 
 @pytest.fixture
@@ -51,16 +41,7 @@ class Experts:
         ]
         self.exact = torch.stack([s.exact() for s in samples])
         self.packed = stack_experts(
-            (
-                packed.pack(
-                    name,
-                    s.codes.to(device),
-                    *(array.to(device) for array in s.scales),
-                    row_scale=s.row_scale.to(device),
-                    row_order=row_order,
-                )
-                for s in samples
-            ),
+            (pack(s, device, row_order=row_order) for s in samples),
             count,
         )
 

@@ -11,11 +11,6 @@ from volta_runtime.ops.native import ACTIVATION
 DTYPES = [torch.float16, torch.float8_e5m2, torch.int8, torch.float32]
 
 
-@pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
-def device(request):
-    return request.getfixturevalue("cuda") if request.param == "cuda" else torch.device("cpu")
-
-
 @pytest.fixture(params=DTYPES, ids=str)
 def dtype(request, device):
     if request.param == torch.float32 and ACTIVATION[device.type] != torch.float32:

@@ -1,10 +1,12 @@
 """How products with packed matrices are spread over a GPU."""
 
+from dataclasses import replace
+
 import pytest
 import torch
-from weights import FORMATS, random_sample
+from weights import FORMATS, pack, random_sample
 
-from volta_runtime.ops import linear_cuda, packed
+from volta_runtime.ops import linear_cuda
 from volta_runtime.ops.linear import linear
 
 
@@ -32,11 +34,8 @@ def test_rows_that_kernels_take():
 
 def weight(name, n, k, seed, device, **options):
     sample = random_sample(name, n, k, torch.Generator().manual_seed(seed))
-    arrays = (array.to(device) for array in sample.scales)
-    scale = sample.row_scale / sample.exact().abs().amax()
-    return packed.pack(
-        name, sample.codes.to(device), *arrays, row_scale=scale.float().to(device), **options
-    )
+    scale = (sample.row_scale / sample.exact().abs().amax()).float()
+    return pack(replace(sample, row_scale=scale), device, **options)
 
 
 PLANS = [(1, 1, 1, 1), (2, 4, 1, 3), (2, 4, 4, 4), (2, 8, 8, 1), (1, 8, 2, 2), (1, 16, 16, 7)]

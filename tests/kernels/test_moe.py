@@ -9,12 +9,6 @@ from graphs import check_replays
 from volta_runtime import ops
 from volta_runtime.ops import native
 
-
-@pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
-def device(request):
-    return request.getfixturevalue("cuda") if request.param == "cuda" else torch.device("cpu")
-
-
 # --- Combining ---------------------------------------------------------------------------------
 
 

@@ -9,11 +9,6 @@ from volta_runtime import ops
 from volta_runtime.ops import native
 
 
-@pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
-def device(request):
-    return request.getfixturevalue("cuda") if request.param == "cuda" else torch.device("cpu")
-
-
 def expected_permute(experts, tile, first, count):
     flat = experts.flatten().long() - first
     key = torch.where((flat >= 0) & (flat < count), flat, count)

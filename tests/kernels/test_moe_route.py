@@ -8,11 +8,6 @@ import torch
 from volta_runtime import ops
 
 
-@pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
-def device(request):
-    return request.getfixturevalue("cuda") if request.param == "cuda" else torch.device("cpu")
-
-
 def scores_of(logits, scoring):
     exact = logits.double()
     return exact.softmax(-1) if scoring == "softmax" else exact.sigmoid()

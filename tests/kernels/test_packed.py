@@ -5,35 +5,12 @@ import re
 
 import pytest
 import torch
-from weights import FORMATS, Sample, multiple, random_codes, random_sample, random_scales
+from weights import FORMATS, Sample, multiple, pack, random_codes, random_sample, random_scales
 
 from volta_runtime.ops import formats, native, packed
 
 # FP16 rounds a weight once, Q6_K's product of code and scale before that too.
 ROUNDING = {"cpu": 2e-7, "cuda": 1.1 * 2**-10}
-
-
-@pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
-def device(request):
-    if request.param == "cuda":
-        return request.getfixturevalue("cuda")
-    return torch.device("cpu")
-
-
-@pytest.fixture
-def generator(request):
-    seed = sum(request.node.name.encode())  # another for each parameter
-    return torch.Generator().manual_seed(seed)
-
-
-def pack(sample, device, **options):
-    return packed.pack(
-        sample.format,
-        sample.codes.to(device),
-        *(array.to(device) for array in sample.scales),
-        row_scale=sample.row_scale.to(device),
-        **options,
-    )
 
 
 def unpack(weight):

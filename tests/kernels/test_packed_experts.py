@@ -13,11 +13,6 @@ from volta_runtime.ops import native, packed
 from volta_runtime.ops.expert_linear import PackedExperts, Routes, expert_linear, stack_experts
 
 
-@pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
-def device(request):
-    return request.getfixturevalue("cuda") if request.param == "cuda" else torch.device("cpu")
-
-
 def weight(n=40, k=64, name="nvfp4", **options):
     s = random_sample(name, n, k, torch.Generator().manual_seed(n + k))
     return packed.pack(name, s.codes, *s.scales, row_scale=s.row_scale, **options)

@@ -49,13 +49,6 @@ CHECKPOINTS = (
 )  # fmt: skip
 
 
-@pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
-def device(request):
-    if request.param == "cuda":
-        return request.getfixturevalue("cuda")
-    return torch.device("cpu")
-
-
 def tensor(info):
     begin, end = info.offsets
     data = torch.from_numpy(np.fromfile(info.file, np.uint8, end - begin, offset=begin))

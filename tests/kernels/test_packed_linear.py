@@ -4,30 +4,23 @@ import re
 
 import pytest
 import torch
-from weights import CODES, FORMATS, Sample, multiple, random_codes, random_sample
+from weights import CODES, FORMATS, Sample, multiple, pack, random_codes, random_sample
 
 from volta_runtime import ops
-from volta_runtime.ops import formats, packed
+from volta_runtime.ops import formats
 from volta_runtime.ops.linear import linear
 
 # Of the sum of the products' magnitudes. CUDA multiplies and adds some in FP16.
 TOLERANCE = {"cpu": 1e-5, "cuda": 2e-3}
 
 
-@pytest.fixture
-def generator(request):
-    seed = sum(request.node.name.encode())  # another for each parameter
-    return torch.Generator().manual_seed(seed)
-
-
-def pack(sample, device, **options):
-    return packed.pack(
-        sample.format,
-        sample.codes.to(device),
-        *(array.to(device) for array in sample.scales),
-        row_scale=sample.row_scale.to(device),
-        **options,
-    )
+@pytest.fixture(params=["scalar", "avx2", pytest.param("cuda", marks=pytest.mark.gpu)])
+def device(request, take_isa):
+    """Each implementation of the product in turn."""
+    if request.param == "cuda":
+        return request.getfixturevalue("cuda")
+    take_isa(request.param)
+    return torch.device("cpu")
 
 
 def assert_product(y, x, exact):

@@ -15,11 +15,6 @@ LENGTHS = (0, 1, 7, 8, 9, 15, 16, 17, 33, 300, 700)
 TOLERANCE = {torch.float32: 2e-5, torch.float16: 2e-3}  # of the largest number of a head's output
 
 
-@pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
-def device(request):
-    return request.getfixturevalue("cuda") if request.param == "cuda" else torch.device("cpu")
-
-
 @pytest.fixture(params=DTYPES, ids=str)
 def dtype(request, device):
     if request.param == torch.float32 and ACTIVATION[device.type] != torch.float32:

@@ -17,11 +17,6 @@ NOWHERE = -(2**30)  # a block number that no kernel survives using
 TYPES = [torch.float16, torch.float8_e5m2, torch.int8]
 
 
-@pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
-def device(request):
-    return request.getfixturevalue("cuda") if request.param == "cuda" else torch.device("cpu")
-
-
 @dataclass(frozen=True)
 class Prompt:
     """Chunks and the caches they see. Whatever no query may see is NaN, or NOWHERE."""

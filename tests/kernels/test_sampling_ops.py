@@ -14,11 +14,6 @@ def place(request):
     return place_of(request)
 
 
-@pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
-def device(request):
-    return request.getfixturevalue("cuda") if request.param == "cuda" else torch.device("cpu")
-
-
 # --- Log-probabilities -------------------------------------------------------------------------
 @pytest.mark.parametrize(("rows", "vocab"), [(1, 1), (3, 7), (5, 4099), (2, 151936), (300, 64)])
 def test_logprobs(place, rows, vocab):

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from volta_runtime.ops import PackedWeight, packed
+
 E2M1 = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6], dtype=torch.float64)
 E2M1 = torch.cat((E2M1, -E2M1))
 
@@ -25,6 +27,17 @@ class Sample:
         """W in float64."""
         weights = REFERENCES[self.format](self.codes, *self.scales)
         return weights * self.row_scale.double()[:, None]
+
+
+def pack(sample: Sample, device: torch.device, **options) -> PackedWeight:
+    """The sample packed on a device; options are packed.pack's."""
+    return packed.pack(
+        sample.format,
+        sample.codes.to(device),
+        *(array.to(device) for array in sample.scales),
+        row_scale=sample.row_scale.to(device),
+        **options,
+    )
 
 
 def _each(scale: Tensor, columns: int, k: int) -> Tensor:
