@@ -3,10 +3,9 @@
 import torch
 from torch import Tensor
 
-from volta_runtime.ops.kv_cache import check_index, kv_type
-from volta_runtime.ops.native import ACTIVATION, check, launch, op
+from volta_runtime.ops.kv_cache import CUDA_HEAD_DIMS, check_index, check_queries, kv_type
+from volta_runtime.ops.native import check, launch, op
 
-_HEAD_DIMS = (64, 96, 128, 192, 256)  # of the CUDA kernel
 _MAX_HEAD_DIM = 256
 _STATISTICS = 4  # numbers beside the sums of a split
 _BLOCKS_PER_SM = 8  # twice what a V100 holds at a time, so that uneven lengths even out
@@ -57,25 +56,17 @@ def paged_decode(
     kind = kv_type(k_cache, v_cache, k_scale, v_scale)
     device = k_cache.device
     kv_heads, block_size, dim = k_cache.shape[1:]
-    if q.dim() != 3 or q.shape[1] == 0 or q.shape[1] % kv_heads or q.shape[2] != dim:
+    check_queries("sequences", q, k_cache, window, soft_cap, sinks)
+    if dim > _MAX_HEAD_DIM or (device.type == "cuda" and dim not in CUDA_HEAD_DIMS):
         raise ValueError(
-            f"q has shape {list(q.shape)}, needs [sequences, heads, {dim}] with heads a multiple "
-            f"of the cache's {kv_heads}"
+            f"head_dim is {dim}, needs one of {CUDA_HEAD_DIMS} on CUDA, "
+            f"up to {_MAX_HEAD_DIM} on cpu"
         )
-    if dim > _MAX_HEAD_DIM or (device.type == "cuda" and dim not in _HEAD_DIMS):
-        raise ValueError(
-            f"head_dim is {dim}, needs one of {_HEAD_DIMS} on CUDA, up to {_MAX_HEAD_DIM} on cpu"
-        )
-    if window < 0 or soft_cap < 0:
-        raise ValueError(f"window is {window}, soft_cap {soft_cap}: both need 0 or more")
     sequences, heads = q.shape[:2]
     max_blocks = block_table.shape[-1] if block_table.dim() else 0
-    check("q", q, device, ACTIVATION[device.type], (sequences, heads, dim))
     check("block_table", block_table, device, torch.int32, (sequences, max_blocks))
     check("lengths", lengths, device, torch.int32, (sequences,))
     check_index("lengths", lengths, 0, max_blocks * block_size + 1)
-    if sinks is not None:
-        check("sinks", sinks, device, torch.float32, (heads,))
 
     out = torch.empty_like(q)
     fill, splits = _splits(device, sequences * kv_heads, max_blocks * block_size)

@@ -14,6 +14,8 @@ from volta_runtime.ops.native import ACTIVATION, ALIGNMENT, check, launch, op, r
 # As enum KvType of csrc/kv_cache.h.
 KV_TYPES = {torch.float16: 0, torch.float8_e5m2: 1, torch.int8: 2, torch.float32: 3}
 
+CUDA_HEAD_DIMS = (64, 96, 128, 192, 256)  # of the CUDA kernels of attention
+
 _BLOCK_MULTIPLE = 16  # tokens
 
 
@@ -151,6 +153,23 @@ def kv_cache_swap(source: Tensor, destination: Tensor, pairs: Tensor) -> None:
         check_index(f"pairs[:, {column}] ({name})", pairs[:, column], 0, cache.shape[0])
     block_bytes = _block_bytes("source", source)
     launch("kv_cache_swap", device, source, destination, pairs, pairs.shape[0], block_bytes)
+
+
+def check_queries(
+    rows: str, q: Tensor, k_cache: Tensor, window: int, soft_cap: float, sinks: Tensor | None
+) -> None:
+    """Raise ValueError unless queries [rows, heads, head_dim] and their options fit the cache."""
+    device, kv_heads, dim = k_cache.device, k_cache.shape[1], k_cache.shape[3]
+    if q.dim() != 3 or q.shape[1] == 0 or q.shape[1] % kv_heads or q.shape[2] != dim:
+        raise ValueError(
+            f"q has shape {list(q.shape)}, needs [{rows}, heads, {dim}] with heads a multiple of "
+            f"the cache's {kv_heads}"
+        )
+    if window < 0 or soft_cap < 0:
+        raise ValueError(f"window is {window}, soft_cap {soft_cap}: both need 0 or more")
+    check("q", q, device, ACTIVATION[device.type], tuple(q.shape))
+    if sinks is not None:
+        check("sinks", sinks, device, torch.float32, (q.shape[1],))
 
 
 def _block_bytes(name: str, cache: Tensor) -> int:

@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from volta_runtime.ops.formats import FORMATS, TILE_ROWS
+from volta_runtime.ops.linear_cpu import epilogue
 from volta_runtime.ops.native import check, launch
-from volta_runtime.ops.packed import PackedWeight, in_order
+from volta_runtime.ops.packed import PackedWeight
 
 MAX_ROWS = 32  # of x, that the kernels of packed tiles take
 GEMV_ROWS = 2  # of x, that the GEMV takes
@@ -49,6 +50,7 @@ def taken_rows(m: int) -> int:
     return next(rows for rows in (1, 2, 8, 16, 32) if m <= rows)
 
 
+@functools.lru_cache(maxsize=4096)
 def plan(m: int, tiles: int, chunks: int, tiles_z: int, multiprocessors: int) -> Plan:
     """Fill the GPU: where rows are few, K is shared out, first in blocks and then among them."""
     all_tiles = tiles * tiles_z
@@ -149,14 +151,8 @@ def _through_half(
         )  # fmt: skip
         product = torch.mm(x, w[:count].T, out_dtype=torch.float32)
         y[:, part] = product * (packed.row_scale[part] / factor)
-    if packed.row_order == "gate_up":
-        y = in_order(y.T.contiguous(), packed.n).T
-    if bias is not None:
-        y += bias
-    if gated:
-        gate, up = y.chunk(2, -1)
-        y = torch.nn.functional.silu(gate) * up
     if residual is not None:
-        y = y + residual.view(y.shape)
+        residual = residual.view(x.shape[0], -1)
+    y = epilogue(y, packed, bias, residual, gated)
     largest = torch.finfo(torch.float16).max
-    return y.clamp_(-largest, largest).half().contiguous()
+    return y.clamp_(-largest, largest).half()

@@ -3,10 +3,9 @@
 import torch
 from torch import Tensor
 
-from volta_runtime.ops.kv_cache import check_index, kv_type
-from volta_runtime.ops.native import ACTIVATION, check, launch, op
+from volta_runtime.ops.kv_cache import CUDA_HEAD_DIMS, check_index, check_queries, kv_type
+from volta_runtime.ops.native import check, launch, op
 
-_HEAD_DIMS = (64, 96, 128, 192, 256)
 _MAX_ROWS = 2**30  # queries of a chunk by heads of a group, and rows of a cache
 
 
@@ -58,21 +57,15 @@ def paged_prefill(
     kind = kv_type(k_cache, v_cache, k_scale, v_scale)
     device = k_cache.device
     blocks, kv_heads, block_size, dim = k_cache.shape
-    if dim not in _HEAD_DIMS:
-        raise ValueError(f"head_dim is {dim}, needs one of {_HEAD_DIMS}")
-    if q.dim() != 3 or q.shape[1] == 0 or q.shape[1] % kv_heads or q.shape[2] != dim:
-        raise ValueError(
-            f"q has shape {list(q.shape)}, needs [tokens, heads, {dim}] with heads a multiple of "
-            f"the cache's {kv_heads}"
-        )
+    if dim not in CUDA_HEAD_DIMS:
+        raise ValueError(f"head_dim is {dim}, needs one of {CUDA_HEAD_DIMS}")
+    check_queries("tokens", q, k_cache, window, soft_cap, sinks)
     if block_table.dim() != 2 or 0 in block_table.shape:
         raise ValueError(
             f"block_table has shape {list(block_table.shape)}, needs [sequences, max_blocks]"
         )
     tokens, heads = q.shape[:2]
     sequences, max_blocks = block_table.shape
-    if window < 0 or soft_cap < 0:
-        raise ValueError(f"window is {window}, soft_cap {soft_cap}: both need 0 or more")
     if not 0 < max_query * (heads // kv_heads) < _MAX_ROWS:
         raise ValueError(
             f"max_query is {max_query} for {heads // kv_heads} heads a KV head: their product "
@@ -83,7 +76,6 @@ def paged_prefill(
             f"a sequence has up to {max_blocks} blocks, the cache {blocks} of {kv_heads} KV heads: "
             f"of {block_size} tokens each, both need fewer than {_MAX_ROWS} tokens"
         )
-    check("q", q, device, ACTIVATION[device.type], (tokens, heads, dim))
     check("block_table", block_table, device, torch.int32, (sequences, max_blocks))
     check("query_offsets", query_offsets, device, torch.int32, (sequences + 1,))
     check("lengths", lengths, device, torch.int32, (sequences,))
@@ -91,8 +83,6 @@ def paged_prefill(
     if device.type == "cpu":  # elsewhere diff() alone would be a launch
         check_index("query_offsets.diff()", query_offsets.diff(), 0, max_query + 1)
     check_index("lengths", lengths, 0, max_blocks * block_size + 1)
-    if sinks is not None:
-        check("sinks", sinks, device, torch.float32, (heads,))
 
     out = torch.zeros_like(q)
     launch(
