@@ -9,12 +9,10 @@ import torch
 from torch import Tensor
 
 from volta_runtime.ops import linear_cuda
-from volta_runtime.ops.formats import FORMATS
 from volta_runtime.ops.linear_cpu import linear_cpu
-from volta_runtime.ops.native import ACTIVATION, check, launch, op, require_kernels
+from volta_runtime.ops.native import ACTIVATION, check, op, require_kernels
 from volta_runtime.ops.packed import PackedWeight, RowOrder, check_packed
 
-_TILES = (1, 2, 8, 16, 32)  # rows that the kernels take
 _MAX_GRID = 65535  # tiles that a launch takes
 
 
@@ -118,7 +116,10 @@ def route_tile(assignments: int, experts: int) -> int:
     each tile reads its expert's matrix once more, so that a prefill of thousands of tokens, of
     which experts have many tiles, is bound by that.
     """
-    return next((tile for tile in _TILES if 2 * assignments <= tile * experts), _TILES[-1])
+    return next(
+        (tile for tile in linear_cuda.KERNEL_ROWS if 2 * assignments <= tile * experts),
+        linear_cuda.KERNEL_ROWS[-1],
+    )
 
 
 def expert_linear(
@@ -220,8 +221,10 @@ def _expert_linear(
 
 def _check_routes(routes: Routes, experts: int, device: torch.device) -> None:
     """Raise ValueError unless they are of the shapes that moe_permute gives for these experts."""
-    if routes.tile not in _TILES:
-        raise ValueError(f"tile is {routes.tile}, needs one of {', '.join(map(str, _TILES))}")
+    if routes.tile not in linear_cuda.KERNEL_ROWS:
+        raise ValueError(
+            f"tile is {routes.tile}, needs one of {', '.join(map(str, linear_cuda.KERNEL_ROWS))}"
+        )
     assignments = routes.sorted_assignments.numel()
     tiles = assignments // routes.tile + min(assignments, experts)
     if tiles > _MAX_GRID:
@@ -256,19 +259,11 @@ def _on_cuda(
     x: Tensor, experts: PackedExperts, routes: Routes, top_k: int, bias: Tensor | None, gated: bool,
     y: Tensor,
 ) -> None:  # fmt: skip
-    count, tiles, chunks, _ = experts.data.shape
     # Used tiles come first, and are at most one for each expert and whole ones of what is left: of
     # tiles of one row that is half of them.
-    assignments, used = y.shape[0], min(y.shape[0], count)
+    assignments, used = y.shape[0], min(y.shape[0], experts.data.shape[0])
     tiles_z = used + (assignments - used) // routes.tile
-    device = x.device
-    plan = linear_cuda.plan(
-        routes.tile, tiles, chunks, tiles_z, linear_cuda.multiprocessors(device)
-    )
-    at = linear_cuda.scratch(device)
-    launch(
-        "packed_linear", device, FORMATS[experts.format].number, x, experts.data, experts.row_scale,
-        experts.half_factor, bias, None, y, at.workspace, at.counters, routes.tile_expert,
-        routes.tile_row, routes.expert_offsets, routes.sorted_assignments, routes.tile, experts.n,
-        experts.k, tiles, tiles_z, top_k, int(gated), *plan.arguments,
+    routing = (
+        routes.tile_expert, routes.tile_row, routes.expert_offsets, routes.sorted_assignments,
     )  # fmt: skip
+    linear_cuda.launch_tiles(x, experts, bias, None, y, gated, routes.tile, routing, tiles_z, top_k)

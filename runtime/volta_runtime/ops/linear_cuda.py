@@ -5,7 +5,9 @@ pay for writing W out in FP16, a slab at a time, for cuBLAS.
 """
 
 import functools
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -15,7 +17,11 @@ from volta_runtime.ops.linear_cpu import epilogue
 from volta_runtime.ops.native import check, launch
 from volta_runtime.ops.packed import PackedWeight
 
-MAX_ROWS = 32  # of x, that the kernels of packed tiles take
+if TYPE_CHECKING:
+    from volta_runtime.ops.expert_linear import PackedExperts
+
+KERNEL_ROWS = (1, 2, 8, 16, 32)  # of x, that each kernel of packed tiles has room for
+MAX_ROWS = KERNEL_ROWS[-1]
 GEMV_ROWS = 2  # of x, that the GEMV takes
 _COUNTERS = 1 << 14
 _WORKSPACE = 1 << 21  # floats
@@ -47,7 +53,7 @@ class Scratch:
 
 def taken_rows(m: int) -> int:
     """Rows of x that the kernel which takes m has room for."""
-    return next(rows for rows in (1, 2, 8, 16, 32) if m <= rows)
+    return next(rows for rows in KERNEL_ROWS if m <= rows)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -122,15 +128,27 @@ def linear_cuda(
         return y
     if m > MAX_ROWS or (packed.row_order == "gate_up" and not gated):
         return _through_half(x.view(m, k), packed, bias, residual, gated).view(y.shape)
-    tiles, chunks, _ = packed.data.shape
-    chosen = plan(m, tiles, chunks, 1, multiprocessors(x.device))
+    launch_tiles(x, packed, bias, residual, y, gated, m)
+    return y
+
+
+def launch_tiles(
+    x: Tensor, w: "PackedWeight | PackedExperts", bias: Tensor | None, residual: Tensor | None,
+    y: Tensor, gated: bool, m: int, routing: Sequence[Tensor | None] = (None,) * 4,
+    tiles_z: int = 1, top_k: int = 0,
+) -> None:  # fmt: skip
+    """Launch the kernels of packed tiles, planned for this GPU: csrc/linear.h tells the rest.
+
+    routing: tile_expert, tile_row, expert_offsets and sorted assignments; without, W is one matrix.
+    """
+    tiles, chunks = w.data.shape[-3:-1]
+    chosen = plan(m, tiles, chunks, tiles_z, multiprocessors(x.device))
     at = scratch(x.device)
     launch(
-        "packed_linear", x.device, FORMATS[packed.format].number, x, packed.data, packed.row_scale,
-        packed.half_factor, bias, residual, y, at.workspace, at.counters, None, None, None, None,
-        m, n, k, tiles, 1, 0, int(gated), *chosen.arguments,
+        "packed_linear", x.device, FORMATS[w.format].number, x, w.data, w.row_scale, w.half_factor,
+        bias, residual, y, at.workspace, at.counters, *routing, m, w.n, w.k, tiles, tiles_z, top_k,
+        int(gated), *chosen.arguments,
     )  # fmt: skip
-    return y
 
 
 def _through_half(
